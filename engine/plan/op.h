@@ -1,0 +1,66 @@
+// What the model asks of a backend: one OpRequest per operation of a step. The registry answers
+// each with a kernel or with reasons; planning and running use the same request.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/quant/dtype.h"
+
+namespace strata {
+
+// R = rows of the step. All activations are f32 [R, width] unless said otherwise.
+enum class OpKind : uint8_t {
+    Embed,            // token ids [R] -> rows of the embedding table [R, n]
+    RmsNorm,          // x / sqrt(mean(x^2) + eps) * g per group of `head_dim` (or all of k)
+    RmsNormQuantize,  // fused: RmsNorm then Quantize; composition of the two where absent
+    Quantize,         // f32 [R, k] -> I8Block [R, k]
+    Matmul,           // [R, k] x weight [n, k] -> [R, n]; act is F32 or I8Block
+    Rope,             // rotates the first rope_dims of each head of [R, heads * head_dim]
+    KvAppend,         // writes k and v rows [R, kv_heads * head_dim] into the pages
+    Attention,        // paged causal attention, q [R, heads * head_dim] -> [R, heads * head_dim]
+    SwiGlu,           // silu(gate) * up, both [R, k]
+    Add,              // residual: x += y, both [R, k]
+    GatherRows,       // copies the rows that need logits: [R, k] -> [L, k]
+};
+inline constexpr int kOpKindCount = 11;
+
+std::string_view op_name(OpKind kind);  // "matmul", "rms_norm", "kv_append", ...
+
+// Bits that change the meaning of an operation. A kernel is found only if it names every bit that
+// the request sets, so a new bit disables all kernels until each was looked at.
+enum Feature : uint32_t {
+    kFeatureRopeNeox = 1u << 0,     // pairs (i, i + rope_dims/2) instead of (2i, 2i+1)
+    kFeatureRopeFactors = 1u << 1,  // per-frequency divisors (rope_freqs.weight)
+    kFeatureBias = 1u << 2,         // matmul adds a bias [n]
+    kFeatureGrouped = 1u << 3,      // RmsNorm per head instead of per row
+};
+std::string_view feature_name(uint32_t bit);
+
+struct OpRequest {
+    OpKind kind = OpKind::Add;
+    DType weight = DType::None;  // weight operand, where there is one
+    DType act = DType::F32;      // activation operand
+    DType kv = DType::None;      // KvAppend, Attention
+    uint32_t rows = 1;           // largest number of rows the step may have
+    uint32_t sequences = 1;      // largest number of sequences that share the step
+    uint32_t n = 0;              // output width (Matmul, Embed)
+    uint32_t k = 0;              // input width
+    uint32_t heads = 0;
+    uint32_t kv_heads = 0;
+    uint32_t head_dim = 0;
+    uint32_t rope_dims = 0;
+    uint32_t page_tokens = 0;
+    uint32_t features = 0;       // Feature bits
+    // For reports only, never matched:
+    std::string tensor;          // name of the weight in the file, or empty
+    int32_t layer = -1;
+};
+
+// One line for reports and errors: "matmul weight=q4_1 act=i8block n=576 k=1536 rows=256
+// (blk.0.ffn_down.weight)".
+std::string describe(const OpRequest& request);
+
+}  // namespace strata
