@@ -91,9 +91,8 @@ async def chats(session: aiohttp.ClientSession, base: str) -> list[Chat]:
 def show(ended: list[Chat]) -> None:
     for chat in ended:
         text = " ".join(chat.text.split())
-        print(
-            f"  > {chat.question}\n    {text[:150]}{'...' if len(text) > 150 else ''}  [{chat.ended}]"
-        )
+        shown = text if len(text) <= 150 else text[:150] + "..."
+        print(f"  > {chat.question}\n    {shown}  [{chat.ended}]")
 
 
 async def status(session: aiohttp.ClientSession, base: str) -> dict[str, object]:
