@@ -29,40 +29,11 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 ARCHITECTURES = ("llama", "qwen3")
 TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
 
-MERGES = [
-    "Ġ t",
-    "h e",
-    "i n",
-    "Ġt he",
-    "e r",
-    "a n",
-    "o n",
-    "Ġ a",
-    "r e",
-    "n d",
-    "Ġ s",
-    "o u",
-    "i s",
-    "Ġ w",
-    "l l",
-    "a t",
-    "e n",
-    "o r",
-    "Ġ o",
-    "e s",
-    "Ġ c",
-    "i t",
-    "Ġ b",
-    "Ġ f",
-    "an d",
-    "Ġ m",
-    "in g",
-    "Ġ p",
-    "e d",
-    "a l",
-    "Ġ h",
-    "s t",
-]
+MERGE_LINES = (
+    "Ġ t|h e|i n|Ġt he|e r|a n|o n|Ġ a|r e|n d|Ġ s|o u|i s|Ġ w|l l|a t|e n|o r|Ġ o|e s|Ġ c|i t",
+    "Ġ b|Ġ f|an d|Ġ m|in g|Ġ p|e d|a l|Ġ h|s t",
+)
+MERGES = [merge for line in MERGE_LINES for merge in line.split("|")]
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
