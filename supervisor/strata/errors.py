@@ -1,0 +1,62 @@
+"""The exceptions that end a command, and the exit status each stands for.
+
+    StrataError             70  a bug or a fault with no better name
+    ├── ConfigError         78  a flag, a key of strata.toml, or what they ask for together
+    │   └── StrictError     78  --strict and a requested mode that cannot run as asked
+    ├── ModelMissingError   66  the model file is not there
+    ├── ModelDataError      65  the file is not a GGUF model
+    ├── ModelReadError      74  the file is there but cannot be read
+    ├── EngineMissingError  72  the engine's executable is not installed
+    ├── AddressError        69  the port is taken or the address is not ours
+    └── RunDirError         73  the run directory is taken by another supervisor or unusable
+
+The numbers are those of sysexits.h; docs/operations.md lists them for operators. A text is one
+sentence that names the thing and what is allowed. Errors of single requests are not here: they
+are `serving.request.RejectedError` and `Failed`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StrataError(Exception):
+    """Ends the command with `exit_code` after printing its text, without a traceback."""
+
+    exit_code: ClassVar[int] = 70
+
+
+class ConfigError(StrataError):
+    exit_code = 78
+
+
+class StrictError(ConfigError):
+    """Carries one line per requested mode that cannot run as asked."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+        super().__init__("--strict: " + str(len(lines)) + " requested mode(s) cannot run as asked")
+
+
+class ModelMissingError(StrataError):
+    exit_code = 66
+
+
+class ModelDataError(StrataError):
+    exit_code = 65
+
+
+class ModelReadError(StrataError):
+    exit_code = 74
+
+
+class EngineMissingError(StrataError):
+    exit_code = 72
+
+
+class AddressError(StrataError):
+    exit_code = 69
+
+
+class RunDirError(StrataError):
+    exit_code = 73
