@@ -1,0 +1,62 @@
+// What a model computes, as a list of layer-level operations over named values: no kernels, no
+// buffers, no number of rows. engine/plan turns it into the operations a backend launches.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace strata {
+
+using ValueId = uint32_t;
+inline constexpr ValueId kNoValue = UINT32_MAX;
+inline constexpr uint32_t kNoTensor = UINT32_MAX;
+
+// Consecutive rows of a matrix [n, k] of the file, or elements of a vector.
+struct TensorSlice {
+    uint32_t tensor = kNoTensor;  // index into gguf::File::tensors()
+    uint32_t row_begin = 0;
+    uint32_t rows = 0;
+
+    bool is_present() const { return tensor != kNoTensor; }
+    bool operator==(const TensorSlice&) const = default;
+};
+
+enum class NodeKind : uint8_t {
+    Embed,      // token ids -> rows of `weight`
+    Norm,       // RMS norm of `x` over groups of `group` elements, times `vector`
+    Matmul,     // `x` times rows of `weight`, plus `vector` where present
+    Rope,       // rotates `x` in place, `heads` heads
+    Attention,  // appends k (`y`) and v (`z`) to the layer's cache; query `x` attends to it
+    SwiGlu,     // silu(`x`) * `y`
+    Add,        // `x` += `y`
+    Gather,     // the rows of `x` whose logits are wanted
+};
+
+struct Node {
+    NodeKind kind = NodeKind::Add;
+    int32_t layer = -1;  // -1 outside the layers
+    ValueId x = kNoValue;
+    ValueId y = kNoValue;
+    ValueId z = kNoValue;
+    ValueId out = kNoValue;  // equals x where the value is changed in place
+    TensorSlice weight;      // Embed, Matmul
+    TensorSlice vector;      // Norm: gain [group]; Matmul: bias [rows of weight]
+    uint32_t group = 0;      // Norm
+    uint32_t heads = 0;      // Rope
+};
+
+// One f32 activation, [rows of the step or gathered rows, width].
+struct Value {
+    uint32_t width = 0;
+    bool gathered = false;
+};
+
+struct Graph {
+    std::vector<Value> values;
+    std::vector<Node> nodes;  // in order of execution
+    ValueId logits = kNoValue;
+    bool rope_neox = false;    // rotates pairs (i, i + rope_dims/2) instead of (2i, 2i + 1)
+    TensorSlice rope_factors;  // optional: divisors of the rope frequencies [rope_dims / 2]
+};
+
+}  // namespace strata

@@ -1,0 +1,189 @@
+#include "engine/model/hparams.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/base/error.h"
+
+namespace strata {
+
+namespace {
+
+constexpr uint64_t kLayersMax = 1024;
+constexpr uint64_t kWidthMax = 1u << 17;
+constexpr uint64_t kFfMax = 1u << 20;
+constexpr uint64_t kHeadsMax = 4096;
+constexpr uint64_t kHeadDimMax = 1024;
+constexpr uint64_t kVocabMax = 1u << 22;
+constexpr uint64_t kContextMax = 1u << 24;
+
+// Short decimal form of a bound: "1e-12", "1024".
+std::string number_text(double value) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%g", value);
+    return text;
+}
+
+[[noreturn]] void throw_bad(const std::string& key, const std::string& what) {
+    throw Error(ErrorKind::InvalidRequest, "model.metadata", "metadata key " + key + " " + what);
+}
+
+[[noreturn]] void throw_unsupported(const std::string& key, const std::string& what) {
+    throw Error(ErrorKind::Unsupported, "model.metadata", "metadata key " + key + " " + what);
+}
+
+uint32_t checked(const std::string& key, uint64_t value, uint64_t min, uint64_t max) {
+    if (value < min || value > max) {
+        throw_bad(key,
+                  "is " + std::to_string(value) + "; allowed are " + std::to_string(min) + " to " +
+                      std::to_string(max));
+    }
+    return static_cast<uint32_t>(value);
+}
+
+// Linear scaling divides positions by a factor. Files without a type but with a factor mean linear.
+double read_rope_scale(const MetadataReader& meta) {
+    const bool has_factor = meta.has("rope.scaling.factor");
+    const std::string type =
+        meta.optional_string("rope.scaling.type", has_factor ? "linear" : "none");
+    if (type == "none") {
+        return 1.0;
+    }
+    if (type != "linear") {
+        throw_unsupported(meta.key("rope.scaling.type"),
+                          "is \"" + type + "\"; supported are none and linear");
+    }
+    return 1.0 / meta.optional_float("rope.scaling.factor", 1.0, 1e-3, 1e6);
+}
+
+uint32_t read_vocab(const gguf::File& file, const MetadataReader& meta) {
+    if (meta.has("vocab_size")) {
+        return meta.required_uint("vocab_size", 1, kVocabMax);
+    }
+    const std::string key = "tokenizer.ggml.tokens";
+    const std::optional<uint64_t> tokens = file.find_array_length(key);
+    if (!tokens) {
+        throw_bad(meta.key("vocab_size"), "is missing, and so is " + key);
+    }
+    return checked("length of " + key, *tokens, 1, kVocabMax);
+}
+
+// What the dense graph does not compute must not be in the file.
+void refuse_other_arithmetic(const MetadataReader& meta, uint32_t context) {
+    if (meta.optional_uint("expert_count", 0, 0, UINT32_MAX) > 0) {
+        throw_unsupported(
+            meta.key("expert_count"),
+            "asks for a mixture of experts; this architecture runs dense models only");
+    }
+    const uint32_t window = meta.optional_uint("attention.sliding_window", 0, 0, UINT32_MAX);
+    if (window > 0 && window < context) {
+        throw_unsupported(
+            meta.key("attention.sliding_window"),
+            "is " + std::to_string(window) + "; attention over a sliding window is not supported");
+    }
+}
+
+}  // namespace
+
+MetadataReader::MetadataReader(const gguf::File& file, std::string_view architecture)
+    : file_(file), prefix_(std::string(architecture) + ".") {}
+
+std::string MetadataReader::key(std::string_view name) const {
+    return prefix_ + std::string(name);
+}
+
+bool MetadataReader::has(std::string_view name) const {
+    return file_.has(key(name));
+}
+
+uint32_t MetadataReader::required_uint(std::string_view name, uint64_t min, uint64_t max) const {
+    const std::string full = key(name);
+    const std::optional<std::vector<uint64_t>> values = file_.find_uint_array(full);
+    if (!values || values->empty()) {
+        throw_bad(full, "is missing");
+    }
+    if (std::any_of(values->begin(), values->end(), [&](uint64_t value) {
+            return value != values->front();
+        })) {
+        throw_unsupported(full, "differs between layers, which is not supported");
+    }
+    return checked(full, values->front(), min, max);
+}
+
+uint32_t MetadataReader::optional_uint(std::string_view name,
+                                       uint32_t fallback,
+                                       uint64_t min,
+                                       uint64_t max) const {
+    return has(name) ? required_uint(name, min, max) : fallback;
+}
+
+double MetadataReader::required_float(std::string_view name, double min, double max) const {
+    const std::string full = key(name);
+    const std::optional<double> value = file_.find_float(full);
+    if (!value) {
+        throw_bad(full, "is missing");
+    }
+    if (!(*value >= min && *value <= max)) {  // false for NaN as well
+        throw_bad(full,
+                  "is " + number_text(*value) + "; allowed are " + number_text(min) + " to " +
+                      number_text(max));
+    }
+    return *value;
+}
+
+double MetadataReader::optional_float(std::string_view name,
+                                      double fallback,
+                                      double min,
+                                      double max) const {
+    return has(name) ? required_float(name, min, max) : fallback;
+}
+
+std::string MetadataReader::optional_string(std::string_view name,
+                                            std::string_view fallback) const {
+    return std::string(file_.find_string(key(name)).value_or(fallback));
+}
+
+Hparams read_dense_hparams(const gguf::File& file, std::string_view architecture) {
+    const MetadataReader meta(file, architecture);
+    Hparams hp;
+    hp.architecture = std::string(architecture);
+    hp.layers = meta.required_uint("block_count", 1, kLayersMax);
+    hp.context = meta.required_uint("context_length", 1, kContextMax);
+    hp.width = meta.required_uint("embedding_length", 1, kWidthMax);
+    hp.ff = meta.required_uint("feed_forward_length", 1, kFfMax);
+    hp.heads = meta.required_uint("attention.head_count", 1, kHeadsMax);
+    hp.kv_heads = meta.optional_uint("attention.head_count_kv", hp.heads, 1, kHeadsMax);
+    if (hp.heads % hp.kv_heads != 0) {
+        throw_bad(meta.key("attention.head_count_kv"),
+                  "is " + std::to_string(hp.kv_heads) + ", which does not divide the " +
+                      std::to_string(hp.heads) + " heads of attention.head_count");
+    }
+    if (!meta.has("attention.key_length") && hp.width % hp.heads != 0) {
+        throw_bad(meta.key("attention.key_length"),
+                  "is missing, and embedding_length " + std::to_string(hp.width) +
+                      " is no multiple of the " + std::to_string(hp.heads) + " heads");
+    }
+    hp.head_dim = meta.optional_uint("attention.key_length", hp.width / hp.heads, 1, kHeadDimMax);
+    checked(meta.key("attention.key_length"), hp.head_dim, 1, kHeadDimMax);
+    const uint32_t value_length =
+        meta.optional_uint("attention.value_length", hp.head_dim, 1, kHeadDimMax);
+    if (value_length != hp.head_dim) {
+        throw_unsupported(meta.key("attention.value_length"),
+                          "is " + std::to_string(value_length) + " and key_length is " +
+                              std::to_string(hp.head_dim) + "; they must be equal");
+    }
+    hp.eps =
+        static_cast<float>(meta.required_float("attention.layer_norm_rms_epsilon", 1e-12, 0.1));
+    hp.rope_dims = meta.optional_uint("rope.dimension_count", hp.head_dim, 2, hp.head_dim);
+    if (hp.rope_dims % 2 != 0) {
+        throw_bad(meta.key("rope.dimension_count"),
+                  "is " + std::to_string(hp.rope_dims) + "; it must be even");
+    }
+    hp.rope_base = meta.optional_float("rope.freq_base", 10000.0, 1.0, 1e12);
+    hp.rope_scale = read_rope_scale(meta);
+    hp.vocab = read_vocab(file, meta);
+    refuse_other_arithmetic(meta, hp.context);
+    return hp;
+}
+
+}  // namespace strata

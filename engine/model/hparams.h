@@ -1,0 +1,58 @@
+// The sizes and constants of a model, read from GGUF metadata. Every value is range-checked here,
+// so the rest of the engine can compute with them without overflow or surprise.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/gguf/file.h"
+
+namespace strata {
+
+struct Hparams {
+    std::string architecture;
+    uint32_t layers = 0;
+    uint32_t width = 0;  // of the residual stream
+    uint32_t ff = 0;     // inner width of the feed-forward part
+    uint32_t heads = 0;  // a multiple of kv_heads
+    uint32_t kv_heads = 0;
+    uint32_t head_dim = 0;  // of queries, keys and values
+    uint32_t vocab = 0;
+    uint32_t context = 0;    // tokens the model was made for
+    float eps = 0;           // of RmsNorm
+    uint32_t rope_dims = 0;  // rotated elements of each head, even
+    double rope_base = 0;
+    double rope_scale = 1;  // positions are multiplied by it (linear scaling)
+};
+
+// Metadata keys of one architecture ("llama.block_count"), read with range checks. All methods
+// throw Error{InvalidRequest, "model.metadata"} that names the key and the allowed range.
+class MetadataReader {
+  public:
+    MetadataReader(const gguf::File& file, std::string_view architecture);
+
+    // `name` goes without the architecture's prefix. A list is accepted when its entries are equal;
+    // entries that differ by layer are Unsupported.
+    uint32_t required_uint(std::string_view name, uint64_t min, uint64_t max) const;
+    uint32_t optional_uint(std::string_view name,
+                           uint32_t fallback,
+                           uint64_t min,
+                           uint64_t max) const;
+    double required_float(std::string_view name, double min, double max) const;
+    double optional_float(std::string_view name, double fallback, double min, double max) const;
+    std::string optional_string(std::string_view name, std::string_view fallback) const;
+    bool has(std::string_view name) const;
+    std::string key(std::string_view name) const;  // with the prefix
+
+  private:
+    const gguf::File& file_;
+    std::string prefix_;
+};
+
+// Sizes of a dense attention model (llama, qwen3 and their like). Refuses with
+// Error{Unsupported, "model.metadata"} what would change the arithmetic and is not built: mixtures
+// of experts, sliding windows, rope scaling other than linear, unequal key and value lengths.
+Hparams read_dense_hparams(const gguf::File& file, std::string_view architecture);
+
+}  // namespace strata

@@ -1,0 +1,42 @@
+// Architecture `qwen3` (dense): as llama, with an RMS norm of every query and key head before
+// rope, and rope over the two halves of a head (NEOX).
+// Source of the formulas: the published Qwen3 models and the GGUF tensor naming of llama.cpp.
+#include "engine/model/architecture.h"
+
+namespace strata {
+
+namespace {
+
+Graph build(GraphBuilder& b, const Hparams& hp) {
+    b.use_rope(/*neox=*/true, "rope_freqs");
+    ValueId x = b.embed("token_embd");
+    for (uint32_t layer = 0; layer < hp.layers; ++layer) {
+        b.begin_layer(layer);
+        GraphBuilder::Qkv qkv = b.qkv(b.norm(x, "attn_norm"));
+        qkv.q = b.norm_heads(qkv.q, "attn_q_norm");
+        qkv.k = b.norm_heads(qkv.k, "attn_k_norm");
+        b.rope(qkv.q);
+        b.rope(qkv.k);
+        ValueId attended = b.attention(qkv);
+        if (layer + 1 == hp.layers) {  // behind the last cache, only rows with logits matter
+            attended = b.gather(attended);
+            x = b.gather(x);
+        }
+        b.add(x, b.matmul(attended, "attn_output", hp.width));
+
+        const ValueId h = b.norm(x, "ffn_norm");
+        const ValueId gate = b.matmul(h, "ffn_gate", hp.ff);
+        const ValueId up = b.matmul(h, "ffn_up", hp.ff);
+        b.add(x, b.matmul(b.swiglu(gate, up), "ffn_down", hp.width));
+    }
+    b.end_layers();
+    return b.finish(b.head(b.norm(x, "output_norm"), "token_embd"));
+}
+
+}  // namespace
+
+Architecture qwen3_architecture() {
+    return {"qwen3", read_dense_hparams, build};
+}
+
+}  // namespace strata
