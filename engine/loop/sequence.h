@@ -1,0 +1,42 @@
+// A request inside the scheduler: how far its KV has come and where its pages are.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/loop/request.h"
+
+namespace strata {
+
+struct Sequence {
+    static constexpr uint32_t kNoSlot = 0xFFFF'FFFF;
+
+    Request request;
+    uint32_t slot = kNoSlot;     // row of the page tables while running
+    uint32_t computed = 0;       // tokens whose KV is in pages
+    uint32_t pages = 0;          // pages held, the first entries of the slot's page table
+    uint32_t published = 0;      // pages entered in the prefix cache
+    uint32_t scored = 1;         // prompt tokens whose logprob is out; the first has none
+    uint32_t cached_tokens = 0;  // prompt tokens found in the prefix cache at first admission
+    uint32_t step_rows = 0;      // rows in the step under way
+    bool was_preempted = false;
+    bool is_done = false;
+    uint64_t admitted_us = 0;     // 0 = never
+    uint64_t first_token_us = 0;  // 0 = none yet
+
+    uint32_t length() const { return static_cast<uint32_t>(request.tokens.size()); }
+    uint32_t remaining() const { return length() - computed; }
+    bool wants_output() const { return request.output_tokens() < request.stop.max_tokens; }
+    // Out of credit: everything may be computed but the row that would produce a token.
+    bool is_held() const { return wants_output() && request.output_tokens() >= request.credit; }
+    uint32_t rows_ready() const { return remaining() - (is_held() ? 1u : 0u); }
+
+    // Order of service: priority, then arrival.
+    bool is_before(const Sequence& other) const {
+        if (request.priority != other.request.priority) {
+            return request.priority > other.request.priority;
+        }
+        return request.arrival < other.request.arrival;
+    }
+};
+
+}  // namespace strata

@@ -1,0 +1,41 @@
+// A planned step: the rows for Runtime::step and what each gathered row's logits are for; and what
+// came of them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/backend/kernel.h"
+#include "engine/loop/sequence.h"
+
+namespace strata {
+
+struct TokenLogprob;
+
+enum class GatherUse : uint8_t {
+    Sample,  // choose the sequence's next token
+    Score,   // log-probability of a known prompt token
+};
+
+struct Gather {
+    Sequence* sequence = nullptr;
+    GatherUse use = GatherUse::Sample;
+    uint32_t index = 0;  // Sample: output index of the token to choose; Score: prompt index scored
+};
+
+// Valid until the next Scheduler::plan.
+struct Step {
+    RowView rows;
+    std::span<const Gather> gathers;  // one per gather row, in their order
+    uint32_t prompt_rows = 0;
+    uint32_t sequences = 0;
+};
+
+// One per gather.
+struct Outcome {
+    bool is_finite = true;  // false: the logits held a NaN or nothing to choose from
+    int32_t token = 0;      // Sample: the chosen token
+    const TokenLogprob* logprob = nullptr;  // where asked for
+};
+
+}  // namespace strata
