@@ -1,0 +1,45 @@
+"""Token ids to text, as they arrive.
+
+A token may end in the middle of a character; those bytes are held back until the rest has come, so
+what `feed` returned is never changed later. Bytes that can be no UTF-8 become U+FFFD, as
+`bytes.decode(errors="replace")` makes them.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+
+from strata.text.vocabulary import Vocabulary
+
+_UTF8 = codecs.getincrementaldecoder("utf-8")
+
+
+class Detokenizer:
+    """The state of one sequence. `feed` pieces, then `flush` once at the end."""
+
+    __slots__ = ("_decoder", "_hidden", "_pieces")
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._pieces = vocabulary.pieces
+        self._hidden = vocabulary.hidden
+        self._decoder = _UTF8("replace")
+
+    def feed(self, token_id: int) -> str:
+        """The text that `token_id` completes; "" for hidden tokens and unfinished characters.
+
+        An id outside the vocabulary (a model may have more rows than tokens) adds nothing.
+        """
+        if token_id in self._hidden or token_id >= len(self._pieces):
+            return ""
+        return self._decoder.decode(self._pieces[token_id])
+
+    def flush(self) -> str:
+        """U+FFFD when the sequence ended inside a character, else ""."""
+        return self._decoder.decode(b"", final=True)
+
+
+def detokenize(vocabulary: Vocabulary, ids: Iterable[int]) -> str:
+    """The whole text of `ids`."""
+    one = Detokenizer(vocabulary)
+    return "".join([one.feed(i) for i in ids]) + one.flush()
