@@ -21,6 +21,7 @@ PROTO_MAX = 1
 
 U8 = Annotated[int, Meta(ge=0, le=0xFF)]
 U32 = Annotated[int, Meta(ge=0, le=0xFFFF_FFFF)]
+I32 = Annotated[int, Meta(ge=-0x8000_0000, le=0x7FFF_FFFF)]
 U64 = Annotated[int, Meta(ge=0)]  # msgspec cannot bound at 2^64 - 1; the wire format does
 TokenId = Annotated[int, Meta(ge=0, le=0x7FFF_FFFF)]
 
@@ -170,8 +171,8 @@ class SamplingParams(Struct):
     choice: U32 = 0  # index among n choices; part of the random counter
     stop_ids: list[TokenId] = []  # sampling one ends the sequence
     ignore_eos: bool = False  # do not end at stop_ids
-    logprobs: int = -1  # -1 = none, else how many alternatives besides the chosen token
-    prompt_logprobs: int = -1  # the same for the prompt's own tokens
+    logprobs: I32 = -1  # -1 = none, else how many alternatives besides the chosen token
+    prompt_logprobs: I32 = -1  # the same for the prompt's own tokens
 
 
 class LogitBias(Row):
@@ -278,7 +279,7 @@ class Submit(ToEngineRow, tag="SUBMIT"):
     ids: list[TokenId]  # its first tokens; the rest follows in PROMPT messages
     params: SamplingParams
     credit: U32 = 0xFFFF_FFFF  # output tokens that may be produced before CREDIT
-    priority: int = 0  # higher is admitted first
+    priority: I32 = 0  # higher is admitted first
 
 
 class Prompt(ToEngineRow, tag="PROMPT"):
@@ -335,7 +336,7 @@ class Done(ToSupervisorRow, tag="DONE"):
     cached_tokens: U32  # prompt tokens whose KV came from the prefix cache
     output_tokens: U32
     timings: Timings = Timings()
-    stop_id: int = -1  # the stop id that was sampled, where reason is "stop"
+    stop_id: I32 = -1  # the stop id that was sampled, where reason is "stop"
     error_kind: ErrorKind | None = None
     code: str = ""
     text: str = ""
@@ -373,3 +374,7 @@ TO_ENGINE = Offer | Plan
 TO_ENGINE_RUN = Submit | Prompt | Resume | Cancel | Credit | Ping | Drain
 TO_SUPERVISOR = Hello | Caps | Progress | Probe | Ready | Refuse
 TO_SUPERVISOR_RUN = Tokens | PromptLogprobs | Done | Pong | Stats | Dying
+
+# Messages whose length may reach `Limits.data_bytes`; every other one keeps to `control_bytes`.
+# Part of the schema: the frame's data flag must agree with it.
+DATA = frozenset({Submit, Prompt, Resume, Caps, Refuse, Tokens, PromptLogprobs})
