@@ -3,17 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
-#include <string>
 #include <vector>
 
-#include "engine/base/error.h"
+#include "protocol/cpp/messages.h"
 
 namespace strata {
 
 struct TokenLogprob;  // engine/decode
-
-enum class FinishReason : uint8_t { Stop, Length, Cancelled, Error };
 
 struct TokenEffect {
     uint64_t rid = 0;
@@ -28,27 +24,11 @@ struct PromptLogprobEffect {
     const TokenLogprob* logprob = nullptr;
 };
 
-// The one terminal effect of a request.
-struct DoneEffect {
-    uint64_t rid = 0;
-    FinishReason reason = FinishReason::Error;
-    uint32_t prompt_tokens = 0;
-    uint32_t cached_tokens = 0;
-    uint32_t output_tokens = 0;  // delivered in TOKENS, resumed ones included; a stop id is not
-    double queue_ms = 0;
-    double prefill_ms = 0;
-    double decode_ms = 0;
-    int32_t stop_id = -1;
-    std::optional<ErrorKind> error_kind;
-    std::string code;
-    std::string text;
-};
-
 // Reused between steps: clear() keeps the memory.
 struct Effects {
     std::vector<TokenEffect> tokens;                   // at most one per sequence and step
     std::vector<PromptLogprobEffect> prompt_logprobs;  // ascending offsets within a request
-    std::vector<DoneEffect> done;
+    std::vector<protocol::Done> done;                  // the one terminal message of a request each
 
     bool is_empty() const { return tokens.empty() && prompt_logprobs.empty() && done.empty(); }
     void clear() {

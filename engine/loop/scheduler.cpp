@@ -48,11 +48,10 @@ void Scheduler::insert(Queue& queue, std::unique_ptr<Sequence> sequence) {
 
 void Scheduler::submit(Request&& request, uint64_t now_us, Effects& effects) {
     STRATA_ASSERT(!has(request.rid), "the intake lets a rid in once");
-    auto sequence = std::make_unique<Sequence>();
-    sequence->request = std::move(request);
+    auto sequence = std::make_unique<Sequence>(std::move(request));
     Sequence& taken = *sequence;
     const Request& r = taken.request;
-    const uint32_t room = r.stop.max_tokens > 0 ? 1 : 0;
+    const uint32_t room = r.params().max_tokens > 0 ? 1 : 0;
     if (r.prompt_tokens + room > context_) {
         return finish_error(taken,
                             ErrorKind::InvalidRequest,
@@ -65,7 +64,7 @@ void Scheduler::submit(Request&& request, uint64_t now_us, Effects& effects) {
     }
     const bool is_used_up =
         r.output_tokens() > 0 && (!taken.wants_output() || taken.length() >= context_);
-    if (is_used_up) return finish(taken, FinishReason::Length, now_us, effects);
+    if (is_used_up) return finish(taken, protocol::FinishReason::Length, now_us, effects);
     if (waiting_.size() >= config_.waiting_max ||
         waiting_tokens_ + taken.length() > config_.waiting_tokens_max) {
         return finish_error(taken,
@@ -79,7 +78,7 @@ void Scheduler::submit(Request&& request, uint64_t now_us, Effects& effects) {
                             effects);
     }
     const uint64_t growth =
-        std::min<uint64_t>(uint64_t{r.prompt_tokens} + r.stop.max_tokens, context_);
+        std::min<uint64_t>(uint64_t{r.prompt_tokens} + r.params().max_tokens, context_);
     taken.request.tokens.reserve(static_cast<size_t>(std::max<uint64_t>(growth, taken.length())));
     totals_.prompt_tokens += r.prompt_tokens;
     by_rid_.emplace(r.rid, &taken);
@@ -90,7 +89,7 @@ void Scheduler::submit(Request&& request, uint64_t now_us, Effects& effects) {
 void Scheduler::cancel(uint64_t rid, uint64_t now_us, Effects& effects) {
     const auto found = by_rid_.find(rid);
     if (found == by_rid_.end()) return;
-    finish(*found->second, FinishReason::Cancelled, now_us, effects);
+    finish(*found->second, protocol::FinishReason::Cancelled, now_us, effects);
     remove_done();
 }
 
@@ -117,11 +116,12 @@ void Scheduler::complete(std::span<const Outcome> outcomes, uint64_t now_us, Eff
             for (uint32_t page = 0; page < sequence.pages; ++page) {
                 cache_.forget(table(sequence, page));
             }
+            const bool is_score = gathers_[i].use == GatherUse::Score;
+            const uint32_t position = is_score ? gathers_[i].index - 1 : sequence.length() - 1;
             finish_error(sequence,
                          ErrorKind::NumericFault,
                          "numeric.logits",
-                         "the logits at position " + std::to_string(sequence.computed - 1) +
-                             " are not finite",
+                         "the logits at position " + std::to_string(position) + " are not finite",
                          now_us,
                          effects);
         } else if (gathers_[i].use == GatherUse::Score) {
@@ -134,7 +134,7 @@ void Scheduler::complete(std::span<const Outcome> outcomes, uint64_t now_us, Eff
     }
     for (const auto& sequence : running_) {
         const bool has_ended = !sequence->is_done && sequence->remaining() == 0;
-        if (has_ended) finish(*sequence, FinishReason::Length, now_us, effects);
+        if (has_ended) finish(*sequence, protocol::FinishReason::Length, now_us, effects);
     }
     step_ = {};
     gathers_.clear();
@@ -148,14 +148,15 @@ void Scheduler::complete_sample(Sequence& sequence,
     Request& request = sequence.request;
     const uint32_t index = request.output_tokens();
     if (sequence.first_token_us == 0) sequence.first_token_us = now_us;
-    if (request.stop.stops_at(outcome.token, index)) {
-        return finish(sequence, FinishReason::Stop, now_us, effects, outcome.token);
+    if (request.stops_at(outcome.token, index)) {
+        return finish(sequence, protocol::FinishReason::Stop, now_us, effects, outcome.token);
     }
     request.tokens.push_back(outcome.token);
+    request.sampling.accept(outcome.token);
     ++totals_.output_tokens;
     effects.tokens.push_back({request.rid, index, outcome.token, outcome.logprob});
     if (!sequence.wants_output() || sequence.length() >= context_) {
-        finish(sequence, FinishReason::Length, now_us, effects);
+        finish(sequence, protocol::FinishReason::Length, now_us, effects);
     }
 }
 
@@ -170,8 +171,11 @@ void Scheduler::fail(const Error& error, uint64_t now_us, Effects& effects) {
     remove_done();
 }
 
-void Scheduler::finish(
-    Sequence& sequence, FinishReason reason, uint64_t now_us, Effects& effects, int32_t stop_id) {
+void Scheduler::finish(Sequence& sequence,
+                       protocol::FinishReason reason,
+                       uint64_t now_us,
+                       Effects& effects,
+                       int32_t stop_id) {
     add_done(sequence, reason, now_us, effects).stop_id = stop_id;
 }
 
@@ -181,31 +185,31 @@ void Scheduler::finish_error(Sequence& sequence,
                              std::string text,
                              uint64_t now_us,
                              Effects& effects) {
-    DoneEffect& done = add_done(sequence, FinishReason::Error, now_us, effects);
+    protocol::Done& done = add_done(sequence, protocol::FinishReason::Error, now_us, effects);
     done.error_kind = kind;
     done.code = std::move(code);
     done.text = std::move(text);
 }
 
-DoneEffect& Scheduler::add_done(Sequence& sequence,
-                                FinishReason reason,
-                                uint64_t now_us,
-                                Effects& effects) {
+protocol::Done& Scheduler::add_done(Sequence& sequence,
+                                    protocol::FinishReason reason,
+                                    uint64_t now_us,
+                                    Effects& effects) {
     STRATA_ASSERT(!sequence.is_done, "a request ends once");
     sequence.is_done = true;
     if (sequence.slot != Sequence::kNoSlot) release_pages(sequence);
     const Request& request = sequence.request;
     const uint64_t admitted = sequence.admitted_us ? sequence.admitted_us : now_us;
     const uint64_t first = sequence.first_token_us ? sequence.first_token_us : now_us;
-    DoneEffect& done = effects.done.emplace_back();
+    protocol::Done& done = effects.done.emplace_back();
     done.rid = request.rid;
     done.reason = reason;
     done.prompt_tokens = request.prompt_tokens;
     done.cached_tokens = sequence.cached_tokens;
     done.output_tokens = request.output_tokens();
-    done.queue_ms = milliseconds(request.submitted_us, admitted);
-    done.prefill_ms = milliseconds(admitted, first);
-    done.decode_ms = milliseconds(first, now_us);
+    done.timings.queue_ms = milliseconds(request.submitted_us, admitted);
+    done.timings.prefill_ms = milliseconds(admitted, first);
+    done.timings.decode_ms = milliseconds(first, now_us);
     return done;
 }
 

@@ -7,7 +7,7 @@
 // Pages are taken as sequences grow; when none is left the youngest sequence gives its pages back
 // and later computes them again from its tokens (nothing it delivered changes), so the oldest
 // always finishes. A sequence whose next prompt page is being computed by another waits for it.
-// Each request gets exactly one DoneEffect.
+// Each request gets exactly one Done.
 #pragma once
 
 #include <cstdint>
@@ -90,7 +90,7 @@ class Scheduler {
     void release_pages(Sequence& sequence);
     void complete_sample(Sequence& sequence, const Outcome& outcome, uint64_t now_us, Effects&);
     void finish(Sequence& sequence,
-                FinishReason reason,
+                protocol::FinishReason reason,
                 uint64_t now_us,
                 Effects& effects,
                 int32_t stop_id = -1);
@@ -100,7 +100,10 @@ class Scheduler {
                       std::string text,
                       uint64_t now_us,
                       Effects& effects);
-    DoneEffect& add_done(Sequence& sequence, FinishReason reason, uint64_t now_us, Effects&);
+    protocol::Done& add_done(Sequence& sequence,
+                             protocol::FinishReason reason,
+                             uint64_t now_us,
+                             Effects&);
     void remove_done();
 
     PrefixCache::Node parent_node(const Sequence& sequence, uint32_t page_index) const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "engine/loop/request.h"
 
@@ -9,6 +10,8 @@ namespace strata {
 
 struct Sequence {
     static constexpr uint32_t kNoSlot = 0xFFFF'FFFF;
+
+    explicit Sequence(Request&& taken) : request(std::move(taken)) {}
 
     Request request;
     uint32_t slot = kNoSlot;     // row of the page tables while running
@@ -25,7 +28,7 @@ struct Sequence {
 
     uint32_t length() const { return static_cast<uint32_t>(request.tokens.size()); }
     uint32_t remaining() const { return length() - computed; }
-    bool wants_output() const { return request.output_tokens() < request.stop.max_tokens; }
+    bool wants_output() const { return request.output_tokens() < request.params().max_tokens; }
     // Out of credit: everything may be computed but the row that would produce a token.
     bool is_held() const { return wants_output() && request.output_tokens() >= request.credit; }
     uint32_t rows_ready() const { return remaining() - (is_held() ? 1u : 0u); }
