@@ -419,12 +419,12 @@ void encode(const Dying& message, Buffer& out);
 void encode(const ToEngineMessage& message, Buffer& out);
 void encode(const ToSupervisorMessage& message, Buffer& out);
 
-// Decode one whole payload. Unknown fields are ignored. Throw ProtocolFault: UnknownType
+// Decode one payload. Unknown fields are ignored. Throw ProtocolFault: UnknownType
 // for a message that this direction does not have, Decode for anything else.
 ToEngineMessage decode_to_engine(std::span<const uint8_t> payload);
 ToSupervisorMessage decode_to_supervisor(std::span<const uint8_t> payload);
 
-// The message type a payload names, or nothing where that direction has no such message.
+// The message type a payload names, or nothing where the direction has no such one.
 // Throw ProtocolFault (Decode) where the payload names none.
 std::optional<MessageType> to_engine_type(std::span<const uint8_t> payload);
 std::optional<MessageType> to_supervisor_type(std::span<const uint8_t> payload);

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from schema.cpp import NOTICE, pascal
 from strata_protocol.errors import FaultCode
 from strata_protocol.exit_codes import ExitCode
-
-from schema.cpp import NOTICE, pascal
 
 
 def header() -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import enum
 import inspect
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,7 +78,7 @@ class Schema:
     messages: list[Record] = field(default_factory=list)
 
 
-_INTS = {
+_INTS: dict[tuple[int | None, int | None], str] = {
     (0, 0xFF): "u8",
     (0, 0xFFFF_FFFF): "u32",
     (0, None): "u64",
@@ -132,7 +133,7 @@ def _record(cls: type[msgspec.Struct], comments: dict[tuple[str, str], str]) -> 
         if f.name != f.encode_name:
             raise SchemaError(f"{where}: renamed fields are not supported")
         default = f.default
-        if f.default_factory is not mi.NODEFAULT:
+        if f.default_factory is not msgspec.NODEFAULT:
             default = f.default_factory()
         fields.append(
             Field(
@@ -143,7 +144,7 @@ def _record(cls: type[msgspec.Struct], comments: dict[tuple[str, str], str]) -> 
                 comment=comments.get((cls.__name__, f.name), ""),
             )
         )
-    for before, after in zip(fields, fields[1:], strict=False):
+    for before, after in itertools.pairwise(fields):
         if info.array_like and after.required and not before.required:
             raise SchemaError(f"{cls.__name__}.{after.name}: required after an optional field")
     return Record(

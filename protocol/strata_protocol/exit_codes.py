@@ -7,6 +7,7 @@ nobody decided anything. C++ gets this list from `protocol/schema/generate.py`.
 from __future__ import annotations
 
 import enum
+from typing import Self
 
 
 class ExitCode(enum.IntEnum):
@@ -15,7 +16,7 @@ class ExitCode(enum.IntEnum):
     meaning: str
     retryable: bool
 
-    def __new__(cls, value: int, meaning: str, retryable: bool) -> ExitCode:
+    def __new__(cls, value: int, meaning: str, retryable: bool) -> Self:
         member = int.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning

@@ -8,6 +8,9 @@ unknown fields are ignored. Handshake messages are maps, run-time messages are a
 Direction is part of a message's base class: `ToEngine` or `ToSupervisor`.
 """
 
+# mypy: disable-error-code="misc"
+# (mypy does not know that `frozen` is inherited from a msgspec base class)
+
 from __future__ import annotations
 
 import enum

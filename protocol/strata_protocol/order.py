@@ -28,9 +28,11 @@ class Phase(enum.Enum):
     ENDED = "ended"  # REFUSE or DYING was said; the engine sends nothing more
 
 
-_ENGINE_RUN: Final = (m.Tokens, m.PromptLogprobs, m.Done, m.Pong, m.Stats)
-_SUPERVISOR_RUN: Final = (m.Prompt, m.Cancel, m.Credit, m.Ping)
-_TO_ENGINE: Final = (m.Offer, m.Plan, m.Submit, m.Resume, m.Drain, *_SUPERVISOR_RUN)
+_Kinds = tuple[type[msgspec.Struct], ...]
+
+_ENGINE_RUN: Final[_Kinds] = (m.Tokens, m.PromptLogprobs, m.Done, m.Pong, m.Stats)
+_SUPERVISOR_RUN: Final[_Kinds] = (m.Prompt, m.Cancel, m.Credit, m.Ping)
+_TO_ENGINE: Final[_Kinds] = (m.Offer, m.Plan, m.Submit, m.Resume, m.Drain, *_SUPERVISOR_RUN)
 
 
 def _table() -> dict[tuple[Phase, type[msgspec.Struct]], Phase]:
