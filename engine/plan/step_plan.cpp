@@ -1,0 +1,258 @@
+#include "engine/plan/step_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/assert.h"
+#include "engine/plan/slots.h"
+
+namespace strata {
+
+namespace {
+
+constexpr uint64_t kLogitsBytesMax = uint64_t{64} << 20;
+
+bool is_float_weight(DType type) {
+    return type == DType::F32 || type == DType::F16 || type == DType::BF16;
+}
+
+// Lowers nodes to operations on values; slots are assigned afterwards (slots.h). `quant` fields
+// hold numbers of quantised values until then.
+class Lowering {
+  public:
+    Lowering(const Model& model, const ModePlan& plan, const ResolvesFn& resolves)
+        : model_(model),
+          hp_(model.hparams()),
+          graph_(model.graph()),
+          mode_(plan),
+          resolves_(resolves),
+          gather_rows_(gather_rows_of(plan, hp_.vocab)),
+          quant_of_(graph_.values.size(), kNoValue),
+          f32_readers_(graph_.values.size(), 0),
+          int8_readers_(graph_.values.size(), 0) {
+        count_readers();
+    }
+
+    void run() {
+        for (const Node& node : graph_.nodes) {
+            lower(node);
+        }
+    }
+
+    std::vector<PlannedOp> ops;
+    std::vector<Value> quant_values;  // shape of each quantised value
+
+  private:
+    bool takes_int8(const Node& node) const {
+        return node.kind == NodeKind::Matmul && mode_.activations == DType::I8Block &&
+               !is_float_weight(model_.tensor(node.weight).type);
+    }
+
+    void count_readers() {
+        for (const Node& node : graph_.nodes) {
+            for (const ValueId id : {node.x, node.y, node.z}) {
+                if (id != kNoValue) {
+                    ++(takes_int8(node) ? int8_readers_ : f32_readers_)[id];
+                }
+            }
+        }
+    }
+
+    PlannedOp& add_op(OpKind kind, const Node& node, ValueId rows_like) {
+        PlannedOp& op = ops.emplace_back();
+        op.gathered = graph_.values[rows_like].gathered;
+        op.request.kind = kind;
+        op.request.rows = op.gathered ? gather_rows_ : mode_.rows_max();
+        op.request.sequences = mode_.batch;
+        op.request.layer = node.layer;
+        op.weight = node.weight;
+        op.vector = node.vector;
+        if (node.weight.is_present()) {
+            const gguf::TensorInfo& tensor = model_.tensor(node.weight);
+            op.request.weight = tensor.type;
+            op.request.tensor = tensor.name;
+        } else if (node.vector.is_present()) {
+            op.request.tensor = model_.tensor(node.vector).name;
+        }
+        return op;
+    }
+
+    void lower(const Node& node) {
+        switch (node.kind) {
+            case NodeKind::Embed:
+                return lower_embed(node);
+            case NodeKind::Norm:
+                return lower_norm(node);
+            case NodeKind::Matmul:
+                return lower_matmul(node);
+            case NodeKind::Rope:
+                return lower_rope(node);
+            case NodeKind::Attention:
+                return lower_attention(node);
+            case NodeKind::SwiGlu:
+                return lower_elementwise(OpKind::SwiGlu, node);
+            case NodeKind::Add:
+                return lower_elementwise(OpKind::Add, node);
+            case NodeKind::Gather:
+                return lower_elementwise(OpKind::GatherRows, node);
+        }
+    }
+
+    void lower_embed(const Node& node) {
+        PlannedOp& op = add_op(OpKind::Embed, node, node.out);
+        op.request.n = graph_.values[node.out].width;
+        op.request.k = hp_.vocab;
+        op.out = node.out;
+    }
+
+    void lower_norm(const Node& node) {
+        const uint32_t width = graph_.values[node.x].width;
+        OpRequest shape;
+        shape.k = width;
+        if (node.group != width) {
+            shape.head_dim = node.group;
+            shape.heads = width / node.group;
+            shape.features = kFeatureGrouped;
+        }
+        const auto fill = [&](OpKind kind) -> PlannedOp& {
+            PlannedOp& op = add_op(kind, node, node.x);
+            op.request.k = shape.k;
+            op.request.heads = shape.heads;
+            op.request.head_dim = shape.head_dim;
+            op.request.features = shape.features;
+            op.x = node.x;
+            return op;
+        };
+        if (int8_readers_[node.out] > 0 && f32_readers_[node.out] == 0) {
+            PlannedOp& fused = fill(OpKind::RmsNormQuantize);
+            if (resolves_(fused.request)) {
+                fused.quant = new_quant(node.out);
+                return;
+            }
+            ops.pop_back();
+        }
+        fill(OpKind::RmsNorm).out = node.out;
+    }
+
+    uint32_t new_quant(ValueId value) {
+        quant_values.push_back(graph_.values[value]);
+        quant_of_[value] = static_cast<uint32_t>(quant_values.size() - 1);
+        return quant_of_[value];
+    }
+
+    void lower_matmul(const Node& node) {
+        const bool int8 = takes_int8(node);
+        if (int8 && quant_of_[node.x] == kNoValue) {
+            Node rounding;  // carries the layer only: rounding has no weight
+            rounding.layer = node.layer;
+            PlannedOp& op = add_op(OpKind::Quantize, rounding, node.x);
+            op.request.k = graph_.values[node.x].width;
+            op.x = node.x;
+            op.quant = new_quant(node.x);
+        }
+        PlannedOp& op = add_op(OpKind::Matmul, node, node.x);
+        op.request.act = int8 ? DType::I8Block : DType::F32;
+        op.request.n = node.weight.rows;
+        op.request.k = graph_.values[node.x].width;
+        op.request.features = node.vector.is_present() ? uint32_t{kFeatureBias} : 0u;
+        op.out = node.out;
+        (int8 ? op.quant : op.x) = int8 ? quant_of_[node.x] : node.x;
+    }
+
+    void lower_rope(const Node& node) {
+        PlannedOp& op = add_op(OpKind::Rope, node, node.x);
+        op.request.k = graph_.values[node.x].width;
+        op.request.heads = node.heads;
+        op.request.head_dim = hp_.head_dim;
+        op.request.rope_dims = hp_.rope_dims;
+        op.request.features =
+            (graph_.rope_neox ? uint32_t{kFeatureRopeNeox} : 0u) |
+            (graph_.rope_factors.is_present() ? uint32_t{kFeatureRopeFactors} : 0u);
+        op.out = node.x;
+        quant_of_[node.x] = kNoValue;
+    }
+
+    void lower_attention(const Node& node) {
+        const auto fill = [&](PlannedOp& op, ValueId rows) {
+            op.request.kv = mode_.kv;
+            op.request.k = graph_.values[rows].width;
+            op.request.kv_heads = hp_.kv_heads;
+            op.request.head_dim = hp_.head_dim;
+            op.request.page_tokens = kPageTokens;
+        };
+        PlannedOp& append = add_op(OpKind::KvAppend, node, node.y);
+        fill(append, node.y);
+        append.x = node.y;
+        append.y = node.z;
+        PlannedOp& attend = add_op(OpKind::Attention, node, node.x);
+        fill(attend, node.x);
+        attend.request.heads = hp_.heads;
+        attend.request.n = attend.request.k;
+        attend.x = node.x;
+        attend.out = node.out;
+    }
+
+    void lower_elementwise(OpKind kind, const Node& node) {
+        PlannedOp& op = add_op(kind, node, node.out);
+        op.request.k = graph_.values[node.x].width;
+        op.out = node.out;
+        if (kind == OpKind::Add) {  // changed in place: the first operand is the output
+            op.y = node.y;
+            quant_of_[node.x] = kNoValue;
+        } else {
+            op.x = node.x;
+            op.y = node.y;
+        }
+    }
+
+    const Model& model_;
+    const Hparams& hp_;
+    const Graph& graph_;
+    const ModePlan& mode_;
+    const ResolvesFn& resolves_;
+    uint32_t gather_rows_;
+    std::vector<uint32_t> quant_of_;  // per value: its int8 form as long as it is up to date
+    std::vector<uint32_t> f32_readers_;
+    std::vector<uint32_t> int8_readers_;
+};
+
+}  // namespace
+
+uint64_t StepPlan::activation_bytes() const {
+    uint64_t bytes = 0;
+    for (SlotId slot = 0; slot < slots.size(); ++slot) {
+        bytes += slot == logits ? 0 : slots[slot] * sizeof(float);
+    }
+    for (const uint64_t elements : quant_slots) {
+        bytes += elements + elements / 32 * (sizeof(float) + sizeof(int32_t));
+    }
+    return bytes;
+}
+
+uint64_t StepPlan::logits_bytes() const {
+    return slots[logits] * sizeof(float);
+}
+
+uint32_t gather_rows_of(const ModePlan& plan, uint32_t vocab) {
+    const uint64_t affordable = kLogitsBytesMax / (uint64_t{vocab} * sizeof(float));
+    const uint64_t rows = std::min<uint64_t>(plan.rows_max(), affordable);
+    return static_cast<uint32_t>(std::max<uint64_t>(rows, plan.batch));
+}
+
+StepPlan build_step_plan(const Model& model, const ModePlan& plan, const ResolvesFn& resolves) {
+    Lowering lowering(model, plan, resolves);
+    lowering.run();
+    StepPlan step;
+    step.rows = plan.rows_max();
+    step.gather_rows = gather_rows_of(plan, model.hparams().vocab);
+    step.ops = std::move(lowering.ops);
+    assign_slots(step, model.graph(), lowering.quant_values);
+    return step;
+}
+
+bool uses_int8(const StepPlan& plan) {
+    return std::any_of(
+        plan.ops.begin(), plan.ops.end(), [](const PlannedOp& op) { return op.quant != kNoSlot; });
+}
+
+}  // namespace strata

@@ -1,0 +1,57 @@
+// Turns a model's graph and a mode into the operations that a step really launches, in order, with
+// an activation buffer (slot) for every operand. Capabilities are derived from this very list and
+// the executor runs it; there is no second description of a step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "engine/model/model.h"
+#include "engine/plan/mode.h"
+#include "engine/plan/op.h"
+
+namespace strata {
+
+using SlotId = uint32_t;
+inline constexpr SlotId kNoSlot = UINT32_MAX;
+
+struct PlannedOp {
+    OpRequest request;
+    SlotId x = kNoSlot;      // f32 input (gate of SwiGlu, k rows of KvAppend, query of Attention)
+    SlotId y = kNoSlot;      // second f32 input (up of SwiGlu, v rows of KvAppend, addend of Add)
+    SlotId out = kNoSlot;    // f32 output; the tensor changed in place for Add and Rope
+    SlotId quant = kNoSlot;  // output of Quantize and RmsNormQuantize, input of an int8 Matmul
+    TensorSlice weight;      // Embed, Matmul
+    TensorSlice vector;      // RmsNorm gain, Matmul bias
+    bool gathered = false;   // runs over the gathered rows
+};
+
+struct StepPlan {
+    std::vector<PlannedOp> ops;
+    std::vector<uint64_t> slots;        // f32 elements of each activation slot
+    std::vector<uint64_t> quant_slots;  // int8 elements of each slot of quantised rows
+    SlotId logits = kNoSlot;            // [gather_rows, vocab], shared with nothing else
+    uint32_t rows = 0;                  // most rows of a step
+    uint32_t gather_rows = 0;           // most gathered rows of a step
+
+    uint64_t activation_bytes() const;  // of all slots but the logits
+    uint64_t logits_bytes() const;
+};
+
+// Says whether a kernel exists; asked where the plan has a choice (fused operations).
+using ResolvesFn = std::function<bool(const OpRequest&)>;
+
+// Rows of logits that a step may compute: all its rows, as far as they take no more than 64 MiB,
+// and always one for each sequence.
+uint32_t gather_rows_of(const ModePlan& plan, uint32_t vocab);
+
+// Matmuls over weights of F32, F16 or BF16 take f32 activations in every mode; all others take
+// `plan.activations`. Rows are rounded to int8 once for all matmuls that share them, fused with
+// the norm before where nothing else reads its output and `resolves` knows the fused kernel.
+StepPlan build_step_plan(const Model& model, const ModePlan& plan, const ResolvesFn& resolves);
+
+// True if some operation of the plan works on int8 activations.
+bool uses_int8(const StepPlan& plan);
+
+}  // namespace strata
