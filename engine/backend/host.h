@@ -1,0 +1,22 @@
+// Facts about the machine that plans depend on: usable cores and memory, within the limits of the
+// control group that the process runs in.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace strata {
+
+// HostFacts of the protocol.
+struct HostFacts {
+    std::string os;
+    std::string cpu;                      // the processor's own name
+    std::string isa;                      // code path chosen; filled in by who chose it
+    uint32_t cores = 1;                   // this process may use
+    uint64_t memory_total_bytes = 0;      // of the machine or the control group
+    uint64_t memory_available_bytes = 0;  // without pushing others out; 0 = unknown
+};
+
+HostFacts read_host_facts();
+
+}  // namespace strata

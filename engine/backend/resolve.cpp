@@ -1,0 +1,80 @@
+#include "engine/backend/resolve.h"
+
+#include <string>
+#include <utility>
+
+namespace strata {
+
+namespace {
+
+bool same_shape(const OpRequest& a, const OpRequest& b) {
+    return a.kind == b.kind && a.weight == b.weight && a.act == b.act && a.kv == b.kv &&
+           a.rows == b.rows && a.sequences == b.sequences && a.n == b.n && a.k == b.k &&
+           a.heads == b.heads && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim &&
+           a.rope_dims == b.rope_dims && a.page_tokens == b.page_tokens && a.features == b.features;
+}
+
+// One distinct request of the plan and what the registry says to it.
+struct Lookup {
+    const OpRequest* request = nullptr;
+    const KernelEntry* kernel = nullptr;
+    std::vector<Reason> refused;
+    uint32_t uses = 0;
+};
+
+Reason missing_reason(const Lookup& lookup) {
+    std::string text = "no kernel for " + describe(*lookup.request);
+    if (lookup.uses > 1) {
+        text += " and " + std::to_string(lookup.uses - 1) + " more operations like it";
+    }
+    for (size_t i = 0; i < lookup.refused.size(); ++i) {
+        text += (i == 0 ? ": " : "; ") + lookup.refused[i].text;
+    }
+    return {"kernel.missing", text};
+}
+
+}  // namespace
+
+Resolution resolve(const StepPlan& plan, const Registry& registry) {
+    std::vector<Lookup> lookups;
+    Resolution result;
+    for (const PlannedOp& op : plan.ops) {
+        Lookup* known = nullptr;
+        for (Lookup& lookup : lookups) {
+            if (same_shape(*lookup.request, op.request)) {
+                known = &lookup;
+                break;
+            }
+        }
+        if (known == nullptr) {
+            known = &lookups.emplace_back();
+            known->request = &op.request;
+            std::variant<const KernelEntry*, Refusal> found = registry.find(op.request);
+            if (const auto* kernel = std::get_if<const KernelEntry*>(&found)) {
+                known->kernel = *kernel;
+            } else {
+                known->refused = std::move(std::get<Refusal>(found).reasons);
+            }
+        }
+        ++known->uses;
+        result.kernels.push_back(known->kernel);
+    }
+    for (const Lookup& lookup : lookups) {
+        if (lookup.kernel == nullptr) {
+            result.missing.push_back(missing_reason(lookup));
+        }
+    }
+    return result;
+}
+
+ResolvedPlan resolve_mode(const Model& model, const ModePlan& plan, const Registry& registry) {
+    const ResolvesFn resolves = [&](const OpRequest& request) {
+        return std::holds_alternative<const KernelEntry*>(registry.find(request));
+    };
+    ResolvedPlan resolved;
+    resolved.step = build_step_plan(model, plan, resolves);
+    resolved.resolution = resolve(resolved.step, registry);
+    return resolved;
+}
+
+}  // namespace strata
