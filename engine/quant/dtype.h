@@ -30,9 +30,9 @@ enum class DType : uint8_t {
 
 struct DTypeInfo {
     DType type;
-    std::string_view name;     // lower case, as users write it: "q4_1"
-    uint32_t block_elements;   // elements per block: 1, 32 or 256
-    uint32_t block_bytes;      // bytes per block
+    std::string_view name;    // lower case, as users write it: "q4_1"
+    uint32_t block_elements;  // elements per block: 1, 32 or 256
+    uint32_t block_bytes;     // bytes per block
 };
 
 // Info of a type the engine knows; std::nullopt for an id it does not.

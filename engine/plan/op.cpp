@@ -1,0 +1,77 @@
+#include "engine/plan/op.h"
+
+#include <array>
+
+#include "engine/base/assert.h"
+
+namespace strata {
+namespace {
+
+constexpr std::array<std::string_view, kOpKindCount> kNames = {
+    "embed",
+    "rms_norm",
+    "rms_norm_quantize",
+    "quantize",
+    "matmul",
+    "rope",
+    "kv_append",
+    "attention",
+    "swiglu",
+    "add",
+    "gather_rows",
+};
+
+void append_count(std::string& line, std::string_view name, uint32_t value) {
+    if (value == 0) return;
+    line.append(" ").append(name).append("=").append(std::to_string(value));
+}
+
+void append_type(std::string& line, std::string_view name, DType type) {
+    if (type == DType::None) return;
+    line.append(" ").append(name).append("=").append(dtype_name(type));
+}
+
+}  // namespace
+
+std::string_view op_name(OpKind kind) {
+    const auto index = static_cast<size_t>(kind);
+    STRATA_ASSERT(index < kNames.size(), "every kind has a name");
+    return kNames[index];
+}
+
+std::string_view feature_name(uint32_t bit) {
+    switch (bit) {
+        case kFeatureRopeNeox:
+            return "rope_neox";
+        case kFeatureRopeFactors:
+            return "rope_factors";
+        case kFeatureBias:
+            return "bias";
+        case kFeatureGrouped:
+            return "grouped";
+        default:
+            return "unnamed feature";
+    }
+}
+
+std::string describe(const OpRequest& request) {
+    std::string line(op_name(request.kind));
+    append_type(line, "weight", request.weight);
+    append_type(line, "act", request.act);
+    append_type(line, "kv", request.kv);
+    append_count(line, "n", request.n);
+    append_count(line, "k", request.k);
+    append_count(line, "rows", request.rows);
+    append_count(line, "sequences", request.sequences > 1 ? request.sequences : 0);
+    append_count(line, "heads", request.heads);
+    append_count(line, "kv_heads", request.kv_heads);
+    append_count(line, "head_dim", request.head_dim);
+    append_count(line, "rope_dims", request.rope_dims);
+    append_count(line, "page_tokens", request.page_tokens);
+    for (uint32_t bits = request.features; bits != 0; bits &= bits - 1)
+        line.append(" +").append(feature_name(bits & ~(bits - 1)));
+    if (!request.tensor.empty()) line.append(" (").append(request.tensor).append(")");
+    return line;
+}
+
+}  // namespace strata
