@@ -78,7 +78,7 @@ def fields() -> Mapping[str, Field]:
     found = {}
     for entry in msgspec.structs.fields(Config):
         base = get_args(hints[entry.name])[0]
-        meta = cast(Meta, get_args(hints[entry.name])[1])
+        meta = cast("Meta", get_args(hints[entry.name])[1])
         extra = meta.extra or {}
         choices: tuple[str, ...] = ()
         kind: Literal["str", "int", "float", "bool", "list", "choice"]

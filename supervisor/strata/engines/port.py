@@ -1,0 +1,61 @@
+"""What an engine's owner tells its user, and what the user can tell a running engine.
+
+`serving` implements `EngineListener`; `engines/owner.py` calls it, always on the event loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from strata_protocol.messages import (
+    Caps,
+    Done,
+    ModelFacts,
+    PromptLogprobs,
+    Ready,
+    Stats,
+    ToEngineRow,
+    Tokens,
+)
+
+RunMessage = Tokens | PromptLogprobs | Done | Stats
+
+
+class EnginePort(Protocol):
+    """A running engine. Calls after its end are ignored."""
+
+    def send(self, message: ToEngineRow) -> None: ...
+
+    def fault(self, text: str) -> None:
+        """The engine broke the protocol above the frame level: end it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReady:
+    """What a ready engine said about itself."""
+
+    model: ModelFacts
+    caps: Caps
+    ready: Ready
+
+
+class EngineListener(Protocol):
+    """Told of every change of the engine's life that concerns requests."""
+
+    def on_ready(self, ready: EngineReady, port: EnginePort) -> None: ...
+
+    def on_message(self, message: RunMessage) -> None: ...
+
+    def on_writable(self, is_writable: bool) -> None:
+        """Whether the command pipe takes more without growing its buffer."""
+        ...
+
+    def on_lost(self, cause: str) -> None:
+        """A ready engine is gone and will be started again at once or soon."""
+        ...
+
+    def on_down(self, code: str, text: str, retry_after_s: float) -> None:
+        """No engine is to be expected soon: HOLD or a refusal."""
+        ...

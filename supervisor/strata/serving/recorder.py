@@ -1,0 +1,59 @@
+"""What serving reports about requests, for metrics and status. Implemented in `observe`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Recorder(Protocol):
+    """Called on the event loop; must not block. Times are seconds."""
+
+    def on_accepted(self) -> None: ...
+
+    def on_rejected(self, code: str) -> None: ...
+
+    def on_submitted(self, queue_s: float) -> None:
+        """A request left the line for the engine."""
+        ...
+
+    def on_requeued(self) -> None:
+        """A request whose engine died goes back to the line."""
+        ...
+
+    def on_tokens(self, now: float, first_s: list[float], gaps_s: list[float], count: int) -> None:
+        """One step's tokens: `count` new ones; time to first token of the requests that began,
+        and the time since the last token of the others."""
+        ...
+
+    def on_ended(self, outcome: str, total_s: float, prompt: int, cached: int) -> None:
+        """`outcome`: a finish reason or an error code. `prompt`, `cached`: prompt tokens."""
+        ...
+
+    def on_loop_lag(self, lag_s: float) -> None:
+        """How late the event loop ran a timer."""
+        ...
+
+
+class NullRecorder:
+    """Records nothing."""
+
+    def on_accepted(self) -> None:
+        pass
+
+    def on_rejected(self, code: str) -> None:
+        pass
+
+    def on_submitted(self, queue_s: float) -> None:
+        pass
+
+    def on_requeued(self) -> None:
+        pass
+
+    def on_tokens(self, now: float, first_s: list[float], gaps_s: list[float], count: int) -> None:
+        pass
+
+    def on_ended(self, outcome: str, total_s: float, prompt: int, cached: int) -> None:
+        pass
+
+    def on_loop_lag(self, lag_s: float) -> None:
+        pass

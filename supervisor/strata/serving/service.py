@@ -1,0 +1,212 @@
+"""The serving layer at work: joins scheduler, handles and the running engine.
+
+All calls happen on one event loop. The scheduler decides; this module only carries out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import assert_never
+
+from strata_protocol.messages import (
+    Done,
+    ErrorKind,
+    PromptLogprobs,
+    Stats,
+    Tokens,
+)
+
+from strata.config import Config
+from strata.engines.port import EnginePort, EngineReady, RunMessage
+from strata.serving.admission import Closure, SchedulerLimits
+from strata.serving.handle import RequestHandle
+from strata.serving.recorder import Recorder
+from strata.serving.request import EngineFacts, Failed, Finished, RejectedError, RequestSpec
+from strata.serving.scheduler import Deliver, Effect, Fault, Scheduler, Send
+
+TICK_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy the service is."""
+
+    running: int
+    waiting: int
+    waiting_tokens: int
+    oldest_wait_s: float
+
+
+class EngineService:
+    """Implements `serving.request.Service` and `engines.port.EngineListener`."""
+
+    def __init__(
+        self,
+        config: Config,
+        recorder: Recorder,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        limits = SchedulerLimits(
+            config.queue_requests, config.queue_tokens, config.request_timeout_s
+        )
+        self._scheduler = Scheduler(limits, recorder, jitter)
+        self._recorder = recorder
+        self._clock = clock
+        self._handles: dict[int, RequestHandle] = {}
+        self._port: EnginePort | None = None
+        self._facts: EngineFacts | None = None
+        self._stats: Stats | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._changed = asyncio.Event()  # set and replaced when the engine's state changes
+        self._down: Closure | None = None
+
+    # --- Service
+
+    @property
+    def facts(self) -> EngineFacts | None:
+        return self._facts
+
+    async def wait_facts(self, timeout_s: float) -> EngineFacts:
+        """Facts of the engine, after waiting for the first READY where there was none yet.
+
+        Raises RejectedError (OVERLOADED) when none comes in time or none is to be expected.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._facts is None:
+                    if self._down is not None:
+                        raise self._down.error()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise RejectedError(
+                ErrorKind.OVERLOADED, "model_loading", "the model is loading", retry_after_s=5.0
+            ) from None
+        return self._facts
+
+    async def submit(self, spec: RequestSpec) -> RequestHandle:
+        rid, effects = self._scheduler.submit(spec, self._clock())
+        handle = RequestHandle(rid, self._consumed, self._cancel)
+        self._handles[rid] = handle
+        self._idle.clear()
+        self._perform(effects)
+        return handle
+
+    # --- EngineListener
+
+    def on_ready(self, ready: EngineReady, port: EnginePort) -> None:
+        self._port = port
+        self._down = None
+        self._facts = EngineFacts(ready.model, ready.ready.plan, ready.ready.page_tokens)
+        self._perform(self._scheduler.on_ready(self._facts, self._clock()))
+        self._wake()
+
+    def on_message(self, message: RunMessage) -> None:
+        now = self._clock()
+        match message:
+            case Tokens():
+                self._perform(self._scheduler.on_tokens(message, now))
+            case Done():
+                self._perform(self._scheduler.on_done(message, now))
+            case PromptLogprobs():
+                self._perform(self._scheduler.on_prompt_logprobs(message))
+            case Stats():
+                self._stats = message
+            case _:
+                assert_never(message)
+
+    def on_writable(self, is_writable: bool) -> None:
+        self._perform(self._scheduler.on_writable(is_writable, self._clock()))
+
+    def on_lost(self, cause: str) -> None:
+        self._port = None
+        self._stats = None
+        self._perform(self._scheduler.on_lost(cause, self._clock()))
+
+    def on_down(self, code: str, text: str, retry_after_s: float) -> None:
+        self._down = Closure(code, text, retry_after_s)
+        self._perform(self._scheduler.on_closed(self._down, self._clock()))
+        self._wake()
+
+    # --- drain, time, status
+
+    def begin_drain(self) -> None:
+        """Refuses new requests from now on."""
+        self._scheduler.on_draining(
+            Closure("draining", "the service is shutting down and takes no new requests", 5.0)
+        )
+
+    async def drain(self, timeout_s: float) -> None:
+        """Waits for the accepted requests; whatever is left then gets one typed error."""
+        self.begin_drain()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            self.end_all()
+
+    def end_all(self) -> None:
+        """Answers every open request with one typed error, now."""
+        text = "the service was shut down before the request finished"
+        failed = Failed(ErrorKind.OVERLOADED, "shutting_down", text)
+        self._perform(self._scheduler.end_all(failed, self._clock()))
+
+    async def run(self) -> None:
+        """Ends requests that pass their deadline, until cancelled; reports the loop's lag."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + TICK_S
+            await asyncio.sleep(TICK_S)
+            self._recorder.on_loop_lag(max(loop.time() - due, 0.0))
+            self._perform(self._scheduler.on_tick(self._clock()))
+
+    @property
+    def stats(self) -> Stats | None:
+        """The running engine's last STATS."""
+        return self._stats
+
+    def load(self) -> Load:
+        scheduler = self._scheduler
+        return Load(
+            scheduler.in_flight,
+            scheduler.waiting,
+            scheduler.waiting_tokens,
+            scheduler.oldest_wait_s(self._clock()),
+        )
+
+    # --- inside
+
+    def _consumed(self, rid: int, count: int) -> None:
+        self._perform(self._scheduler.on_consumed(rid, count))
+
+    def _cancel(self, rid: int) -> None:
+        self._perform(self._scheduler.cancel(rid, self._clock()))
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Deliver(rid, event):
+                    if isinstance(event, Finished | Failed):
+                        self._handles.pop(rid).push(event)
+                        if not self._handles:
+                            self._idle.set()
+                    else:
+                        self._handles[rid].push(event)
+                case Send(message):
+                    if self._port is not None:
+                        self._port.send(message)
+                case Fault(text):
+                    if self._port is not None:
+                        self._port.fault(text)
+                case _:
+                    assert_never(effect)
