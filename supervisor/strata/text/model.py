@@ -1,16 +1,45 @@
 """`TextModel`: all that turns text into token ids and back for one GGUF file.
 
 It is built once, from the file's metadata, and never changes. What it does not do: it knows no
-weights, no requests and no HTTP.
+weights, no requests and no HTTP. Its methods are synchronous; long texts belong in a thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from strata.text.chat_template import ChatMessage, ChatTemplate, TemplateValue
+from strata.text.control_guard import ControlGuard
+from strata.text.errors import TemplateError
+from strata.text.gguf_metadata import MetadataValue, read_metadata
+from strata.text.tokenizer import Tokenizer, build_tokenizer
+from strata.text.vocabulary import Vocabulary
+
+NO_TEMPLATE = "model has no chat template; use /v1/completions with a prompt of your own"
 
 
 class TextModel:
-    """Tokenizer, chat template and stop ids of one model file."""
+    """Tokenizer, chat template and stop ids of one model file. Immutable and thread-safe."""
+
+    def __init__(self, metadata: Mapping[str, MetadataValue]) -> None:
+        """Raises TokenizerError for a vocabulary that cannot be served."""
+        self.tokenizer: Tokenizer = build_tokenizer(metadata)
+        self.vocabulary: Vocabulary = self.tokenizer.vocabulary
+        self.context_length = _context_length(metadata)
+        self._guard = ControlGuard(self.tokenizer.control_texts)
+        self._template: ChatTemplate | None = None
+        self.template_problem = NO_TEMPLATE  # why there are no chats, where there are none
+        source = metadata.get("tokenizer.chat_template")
+        if isinstance(source, str):
+            try:
+                self._template = ChatTemplate(
+                    source,
+                    bos_token=self.vocabulary.token_text(self.vocabulary.bos_id),
+                    eos_token=self.vocabulary.token_text(self.vocabulary.eos_id),
+                )
+            except TemplateError as error:
+                self.template_problem = str(error)
 
     @classmethod
     def from_gguf(cls, path: Path) -> TextModel:
@@ -20,4 +49,89 @@ class TextModel:
         vocabulary that cannot be served (the text lists what can). A missing chat template is no
         error here: chats are refused with 400, completions work.
         """
-        raise NotImplementedError
+        return cls(
+            read_metadata(
+                path,
+                lambda key: (
+                    key.startswith("tokenizer.")
+                    or key == "general.architecture"
+                    or key.endswith(".context_length")
+                ),
+            )
+        )
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids that end a text."""
+        return self.vocabulary.stop_ids
+
+    @property
+    def has_chat(self) -> bool:
+        return self._template is not None
+
+    def encode_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        variables: Mapping[str, TemplateValue] | None = None,
+    ) -> list[int]:
+        """Prompt ids of a conversation, up to the opening of the assistant's turn.
+
+        Only control tokens that the template itself writes become control tokens. Raises
+        TemplateError (no template, or it refuses the messages), TextError (lone surrogate).
+        """
+        rendered, mark = self._render(messages, variables or {})
+        return self._with_bos(self.tokenizer.encode_marked(rendered, mark))
+
+    def render_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        variables: Mapping[str, TemplateValue] | None = None,
+    ) -> str:
+        """The prompt of a conversation as text. Raises like `encode_chat`."""
+        rendered, mark = self._render(messages, variables or {})
+        return rendered.replace(mark, "")
+
+    def encode_prompt(self, text: str, *, parse_special: bool = True) -> list[int]:
+        """Prompt ids of a raw prompt, with the begin token where the model wants one.
+
+        The author of a raw prompt writes control tokens on purpose, so they are parsed unless
+        `parse_special` is False. Raises TextError (lone surrogate).
+        """
+        return self._with_bos(self.tokenizer.encode(text, parse_special=parse_special))
+
+    def _render(
+        self, messages: Sequence[ChatMessage], variables: Mapping[str, TemplateValue]
+    ) -> tuple[str, str]:
+        if self._template is None:
+            raise TemplateError(self.template_problem)
+        texts = [m.content for m in messages] + [m.name for m in messages if m.name is not None]
+        texts += [value for value in variables.values() if isinstance(value, str)]
+        try:
+            mark = self._guard.choose_mark(texts)
+        except ValueError as error:
+            raise TemplateError(str(error)) from None
+        guarded = [
+            ChatMessage(
+                m.role,
+                self._guard.break_up(m.content, mark),
+                None if m.name is None else self._guard.break_up(m.name, mark),
+            )
+            for m in messages
+        ]
+        safe = {
+            name: self._guard.break_up(value, mark) if isinstance(value, str) else value
+            for name, value in variables.items()
+        }
+        return self._template.render(guarded, safe), mark
+
+    def _with_bos(self, ids: list[int]) -> list[int]:
+        bos = self.vocabulary.bos_id
+        if self.vocabulary.adds_bos and bos is not None and ids[:1] != [bos]:
+            return [bos, *ids]
+        return ids
+
+
+def _context_length(metadata: Mapping[str, MetadataValue]) -> int:
+    """Tokens the model was made for; 0 when the file does not say."""
+    value = metadata.get(f"{metadata.get('general.architecture')}.context_length")
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

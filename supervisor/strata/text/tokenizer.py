@@ -46,49 +46,44 @@ class Tokenizer:
             key=lambda item: (-len(item[0].encode()), item[1]),
         )
         self._special = [(token, i) for token, i, _ in by_length]
+        self._control = [(token, i) for token, i, is_control in by_length if is_control]
         self._user_defined = [(token, i) for token, i, is_control in by_length if not is_control]
-        self.control_texts: tuple[str, ...] = tuple(
-            t for t, _, is_control in by_length if is_control
-        )
+        self.control_texts = tuple(token for token, _ in self._control)
         self.piece_bytes_max = max(len(piece) for piece in vocabulary.pieces)
 
     def encode(self, text: str, *, parse_special: bool) -> list[int]:
         """The ids of `text`, without the begin token. Raises TextError for lone surrogates."""
-        return self.encode_fragments([(text, parse_special)])
+        _check_text(text)
+        parts: list[int | str] = [text] if text else []
+        return self._encode_parts(
+            _partition(parts, self._special if parse_special else self._user_defined)
+        )
 
-    def encode_fragments(self, fragments: Sequence[tuple[str, bool]]) -> list[int]:
-        """The ids of the joined fragments, of which only those marked True may hold control
-        tokens. Adjacent fragments without a control token between them are one text: words
-        and merges go across their border."""
-        out: list[int] = []
-        after_special = True
-        for piece in self._cut(fragments):
-            if isinstance(piece, int):
-                out.append(piece)
-                after_special = True
-            else:
-                out += self._encode_plain(piece, prefixed=after_special)
-                after_special = False
-        return out
+    def encode_marked(self, text: str, mark: str) -> list[int]:
+        """The ids of a text in which control tokens count, except where `mark` breaks one up
+        (control_guard.py). The marks themselves are no part of the text."""
+        if mark not in text:
+            return self.encode(text, parse_special=True)
+        _check_text(text)
+        parts = _partition([text], self._control)
+        clean = [part if isinstance(part, int) else part.replace(mark, "") for part in parts]
+        return self._encode_parts(_partition(clean, self._user_defined))
 
     def token_count_min(self, text: str) -> int:
         """A lower bound of the number of tokens, without tokenising."""
         return -(-len(text) // self.piece_bytes_max)
 
-    def _cut(self, fragments: Sequence[tuple[str, bool]]) -> list[int | str]:
-        """Control and user-defined tokens as ids, the text between them as strings."""
-        joined: list[int | str] = []
-        for text, parse_special in fragments:
-            _check_text(text)
-            parts: list[int | str] = [text] if text else []
-            if parse_special:
-                parts = _partition(parts, self._special)
-            for part in parts:
-                if isinstance(part, str) and joined and isinstance(joined[-1], str):
-                    joined[-1] += part
-                else:
-                    joined.append(part)
-        return _partition(joined, self._user_defined)
+    def _encode_parts(self, parts: Sequence[int | str]) -> list[int]:
+        out: list[int] = []
+        after_special = True
+        for part in parts:
+            if isinstance(part, int):
+                out.append(part)
+                after_special = True
+            elif part:
+                out += self._encode_plain(part, prefixed=after_special)
+                after_special = False
+        return out
 
     def _encode_plain(self, text: str, *, prefixed: bool) -> list[int]:
         if prefixed and self._space_prefixed:
