@@ -3,10 +3,10 @@
 //
 // Order, every step on what the former left:
 //   1. repetition_penalty on tokens of prompt and output: l > 0 ? l / r : l * r
-//   2. presence_penalty and frequency_penalty on output tokens: l - presence - frequency * count
+//   2. presence_penalty and frequency_penalty on output tokens: l - (presence + frequency * count)
 //   3. logit_bias: l + bias
 //   4. min_tokens: while output_index < min_tokens, stop_ids cannot be chosen
-//      (steps 1-3 compute in f64 and round once each to f32; finite values stay finite)
+//      (1 and 2 together, and 3, compute in f64 and round to f32; finite values stay finite)
 //   5. temperature below kGreedyTemperature: the best token, ties to the lowest id; done.
 //      Otherwise every token has the weight w = exp((l - l_best) / temperature), and tokens are
 //      ranked by descending l, ties by ascending id.
