@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from strata_protocol.messages import (
+    Cancel,
     Caps,
+    Credit,
     Done,
     ModelFacts,
     PromptLogprobs,
     Ready,
     Stats,
-    ToEngineRow,
+    Submit,
     Tokens,
 )
 
@@ -25,7 +27,10 @@ RunMessage = Tokens | PromptLogprobs | Done | Stats
 class EnginePort(Protocol):
     """A running engine. Calls after its end are ignored."""
 
-    def send(self, message: ToEngineRow) -> None: ...
+    def send(self, message: Submit | Cancel | Credit) -> None:
+        """Sends it, long prompts in several frames. Raises SendError where the protocol cannot
+        carry the message; nothing was sent then."""
+        ...
 
     def fault(self, text: str) -> None:
         """The engine broke the protocol above the frame level: end it."""

@@ -19,7 +19,6 @@ from strata_protocol.messages import (
     Done,
     ErrorKind,
     FinishReason,
-    Prompt,
     PromptLogprobs,
     Submit,
     Timings,
@@ -42,14 +41,13 @@ from strata.serving.request import (
 )
 
 SUBMIT_AHEAD = 2  # requests sent beyond the batch, so that a freed place is filled at once
-PROMPT_CHUNK = 8192  # prompt tokens in one frame: at most 40 KiB
 CREDIT_STEP = CREDIT_WINDOW // 2  # credit is renewed in steps of this size
 REQUEUES_MAX = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    message: Submit | Prompt | Cancel | Credit
+    message: Submit | Cancel | Credit
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +223,12 @@ class Scheduler:
         self._is_writable = is_writable
         return self._dispatch(now)
 
+    def on_unsendable(self, rid: int, text: str, now: float) -> list[Effect]:
+        """The protocol cannot carry the request: its parameters are out of range or too long."""
+        entry = self._in_flight[rid]
+        failed = Failed(ErrorKind.INVALID_REQUEST, "invalid_parameters", text)
+        return [self._end(entry, failed, now), *self._dispatch(now)]
+
     # --- the engine's messages
 
     def on_tokens(self, message: Tokens, now: float) -> list[Effect]:
@@ -329,24 +333,18 @@ class Scheduler:
             entry.submitted_s = now
             self._in_flight[entry.rid] = entry
             self._recorder.on_submitted(now - entry.arrived_s)
-            effects += self._frames(entry)
+            effects.append(
+                Send(
+                    Submit(
+                        rid=entry.rid,
+                        prompt_tokens=entry.prompt_tokens,
+                        ids=list(entry.spec.prompt_ids),
+                        params=entry.spec.params,
+                        credit=entry.granted,
+                    )
+                )
+            )
         return effects
-
-    @staticmethod
-    def _frames(entry: Entry) -> list[Effect]:
-        ids = entry.spec.prompt_ids
-        submit = Submit(
-            rid=entry.rid,
-            prompt_tokens=len(ids),
-            ids=list(ids[:PROMPT_CHUNK]),
-            params=entry.spec.params,
-            credit=entry.granted,
-        )
-        rest: list[Effect] = [
-            Send(Prompt(rid=entry.rid, offset=at, ids=list(ids[at : at + PROMPT_CHUNK])))
-            for at in range(PROMPT_CHUNK, len(ids), PROMPT_CHUNK)
-        ]
-        return [Send(submit), *rest]
 
     @staticmethod
     def _cancelled(entry: Entry) -> Finished:

@@ -12,11 +12,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
+from strata_protocol.errors import SendError
 from strata_protocol.messages import (
+    Cancel,
+    Credit,
     Done,
     ErrorKind,
     PromptLogprobs,
     Stats,
+    Submit,
     Tokens,
 )
 
@@ -192,6 +196,16 @@ class EngineService:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    def _send(self, message: Submit | Cancel | Credit) -> None:
+        if self._port is None:
+            return
+        try:
+            self._port.send(message)
+        except SendError as error:
+            if not isinstance(message, Submit):
+                raise
+            self._perform(self._scheduler.on_unsendable(message.rid, error.text, self._clock()))
+
     def _perform(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
@@ -203,8 +217,7 @@ class EngineService:
                     else:
                         self._handles[rid].push(event)
                 case Send(message):
-                    if self._port is not None:
-                        self._port.send(message)
+                    self._send(message)
                 case Fault(text):
                     if self._port is not None:
                         self._port.fault(text)

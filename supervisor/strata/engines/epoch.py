@@ -1,0 +1,347 @@
+"""One engine from launch to known exit: process, pipes, handshake, timers.
+
+`run` returns the exit; it never raises for anything the engine does. The timers judge silence
+only: no PROGRESS while loading, no PONG while running. A stopped process (SIGSTOP, debugger) is
+reported and left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from strata_protocol.codec import ToSupervisorMessage
+from strata_protocol.errors import FaultCode, ProtocolFault
+from strata_protocol.messages import (
+    Cancel,
+    Caps,
+    Credit,
+    Done,
+    Drain,
+    Dying,
+    FinishReason,
+    Hello,
+    Ping,
+    Pong,
+    Probe,
+    Progress,
+    PromptLogprobs,
+    Ready,
+    Reason,
+    Refuse,
+    Stats,
+    Submit,
+    Tokens,
+)
+
+from strata.engines import stale
+from strata.engines.client import EngineClient
+from strata.engines.engine_log import EngineLog
+from strata.engines.exits import EngineExit, ExitClass, Intent, classify, status_text
+from strata.engines.handshake import (
+    BecameReady,
+    Handshake,
+    HandshakeMessage,
+    LoadProgressed,
+    Refused,
+    SendOffer,
+    SendPlan,
+    Wanted,
+)
+from strata.engines.port import EngineListener, EngineReady
+from strata.engines.process import EngineProcess, Launch, launch
+
+log = logging.getLogger("strata.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long which silence is borne, in seconds."""
+
+    ping_s: float = 2.0  # between PINGs
+    silence_s: float = 30.0  # no message at all while running: a hang
+    stall_s: float = 30.0  # no PROGRESS while loading; the handshake's own, where shorter, wins
+    reap_s: float = 0.5  # from the event pipe's end to the exit
+    refuse_s: float = 3.0  # from REFUSE to the exit
+    drain_s: float = 5.0  # from DRAIN to the exit
+    term_s: float = 3.0  # from SIGTERM to SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """What every epoch of one service shares."""
+
+    launch: Launch
+    wanted: Wanted
+    run_dir: Path
+    patience: Patience = Patience()
+
+
+class Epoch:
+    """One engine's life. Implements `EnginePort` for serving and `ClientListener` for the pipes."""
+
+    def __init__(
+        self,
+        number: int,
+        setup: EngineSetup,
+        listener: EngineListener,
+        on_changed: Callable[[], None],
+    ) -> None:
+        self.number = number
+        self.handshake = Handshake(setup.wanted, number)
+        self.output = EngineLog(setup.run_dir, number)
+        self.served = 0  # requests that finished without an error
+        self.refused: Refused | None = None
+        self.process: EngineProcess | None = None
+        self._setup = setup
+        self._patience = setup.patience
+        self._listener = listener
+        self._on_changed = on_changed
+        self._client = EngineClient(self)
+        self._loop = asyncio.get_running_loop()
+        self._heard_s = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._nonce = 0
+        self._fault: str | None = None
+        self._dying: Dying | None = None
+        self._stop_requested = asyncio.Event()
+        self._connected = asyncio.Event()
+
+    # --- life
+
+    async def run(self) -> EngineExit:
+        try:
+            process = launch(self._setup.launch)
+        except OSError as error:
+            return self._launch_failed(error)
+        self.process = process
+        run_id = self._setup.wanted.run_id
+        await asyncio.to_thread(
+            stale.write_record, self._setup.run_dir, process.pid, self.number, run_id
+        )
+        log_pipe, _ = await self._loop.connect_read_pipe(
+            lambda: self.output, os.fdopen(process.log_fd, "rb", 0)
+        )
+        log.info("engine started: pid %d, epoch %d", process.pid, self.number)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                writer = tasks.create_task(self.output.write_file())
+                stopper = tasks.create_task(self._end_when_asked(process))
+                await self._client.connect(process.command_fd, process.event_fd)
+                self._connected.set()
+                self._arm(self._stall_s())
+                self._on_changed()
+                returncode = await process.wait()
+                stopper.cancel()
+                # What it said before it died still counts; the pipes end with the process.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._patience.reap_s):
+                        await self._client.ended.wait()
+                        await asyncio.shield(writer)
+                log_pipe.close()
+        except BaseException:
+            process.signal(signal.SIGKILL, Intent.STOP)
+            raise
+        finally:
+            self._disarm()
+            self._client.close()
+            log_pipe.close()
+        await asyncio.to_thread(stale.forget_record, self._setup.run_dir)
+        return self._exit(process, returncode)
+
+    def stop(self) -> None:
+        """Ends the engine: DRAIN where it runs, then SIGTERM, then SIGKILL."""
+        if self.process is not None and self.process.intent is None:
+            self.process.intent = Intent.STOP
+        self._stop_requested.set()
+
+    async def _end_when_asked(self, process: EngineProcess) -> None:
+        await self._stop_requested.wait()
+        patience = self._patience
+        intent = process.intent or Intent.STOP
+        if self.refused is not None and not self.refused.is_strict:
+            with contextlib.suppress(TimeoutError):  # it ends by itself after REFUSE
+                async with asyncio.timeout(patience.refuse_s):
+                    await process.wait()
+        elif self.handshake.ready is not None:
+            self._client.send(Drain())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience.drain_s):
+                    await process.wait()
+        await process.end(intent, grace_s=patience.term_s)
+
+    # --- EnginePort
+
+    def send(self, message: Submit | Cancel | Credit) -> None:
+        self._client.send(message)
+
+    def fault(self, text: str) -> None:
+        """Implements `EnginePort`: ends the engine, which then counts as a protocol crash."""
+        if self._fault is None and self.process is not None:
+            self._fault = text
+            log.error("the engine broke the protocol: %s", text)
+            self.process.signal(signal.SIGKILL, Intent.PROTOCOL)
+
+    # --- ClientListener
+
+    def on_message(self, message: ToSupervisorMessage) -> None:
+        if self._fault is not None:
+            return
+        self._heard_s = self._loop.time()
+        match message:
+            case Tokens() | PromptLogprobs() | Stats():
+                self._listener.on_message(message)
+            case Done():
+                self.served += message.reason is not FinishReason.ERROR
+                self._listener.on_message(message)
+            case Pong():
+                pass
+            case Dying():
+                self._dying = message
+                log.error("the engine is dying: %s: %s", message.code, message.text)
+            case Hello() | Caps() | Progress() | Probe() | Ready() | Refuse():
+                self._on_handshake(message)
+
+    def on_fault(self, fault: ProtocolFault) -> None:
+        if fault.code is FaultCode.MISMATCH:
+            self._refuse(Refused((Reason(code=fault.code.value, text=fault.text),)))
+        else:
+            self.fault(str(fault))
+
+    def on_end(self) -> None:
+        if self.process is not None and self.process.returncode is None:
+            self._arm(self._patience.reap_s, is_reaping=True)
+
+    def on_writable(self, is_writable: bool) -> None:
+        if self.handshake.ready is not None:
+            self._listener.on_writable(is_writable)
+
+    # --- handshake
+
+    def _on_handshake(self, message: HandshakeMessage) -> None:
+        for effect in self.handshake.on_message(message):
+            match effect:
+                case SendOffer(offer):
+                    self._client.send(offer)
+                case SendPlan(plan):
+                    self._client.send(plan)
+                case LoadProgressed():
+                    pass
+                case BecameReady(ready):
+                    self._on_ready(ready)
+                case Refused():
+                    self._refuse(effect)
+        if self.handshake.ready is None:
+            self._arm(self._stall_s())
+        self._on_changed()
+
+    def _on_ready(self, ready: Ready) -> None:
+        caps = self.handshake.caps
+        if caps is None:
+            raise RuntimeError("READY before CAPS passed the peer")
+        self._arm(self._patience.ping_s)
+        self._on_changed()
+        self._listener.on_ready(EngineReady(caps.model, caps, ready), self)
+
+    def _refuse(self, refused: Refused) -> None:
+        self.refused = refused
+        if self.process is not None and self.process.intent is None:
+            self.process.intent = Intent.REFUSED
+        self._stop_requested.set()
+
+    # --- silence
+
+    def _stall_s(self) -> float:
+        return min(self._patience.stall_s, self.handshake.stall_s)
+
+    def _arm(self, after_s: float, *, is_reaping: bool = False) -> None:
+        self._disarm()
+        due_s = self._loop.time() + after_s
+        self._timer = self._loop.call_at(due_s, self._on_timer, due_s, is_reaping)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _on_timer(self, due_s: float, is_reaping: bool) -> None:
+        process = self.process
+        if process is None or process.returncode is not None:
+            return
+        now = self._loop.time()
+        if is_reaping:
+            self.fault("it closed its event pipe and did not end")
+            return
+        if now - due_s > 1.0:
+            self._heard_s = now  # we were late ourselves, so silence proves nothing
+        is_running = self.handshake.ready is not None
+        limit_s = self._patience.silence_s if is_running else self._stall_s()
+        silence_s = now - self._heard_s
+        if silence_s >= limit_s * 0.999:
+            if _is_stopped(process.pid):
+                log.warning("the engine is stopped (SIGSTOP or a debugger); waiting for it")
+                self._heard_s = now
+            else:
+                self._hang(process, silence_s)
+                return
+        if is_running:
+            self._nonce += 1
+            self._client.send(Ping(nonce=self._nonce))
+        self._arm(self._patience.ping_s if is_running else limit_s)
+
+    def _hang(self, process: EngineProcess, silence_s: float) -> None:
+        what = "message" if self.handshake.ready is not None else self.handshake.waits_for
+        self._fault = f"no {what} for {silence_s:.1f} s"
+        log.error("the engine hangs: %s; ending it", self._fault)
+        process.signal(signal.SIGKILL, Intent.HANG)
+
+    # --- exit
+
+    def _launch_failed(self, error: OSError) -> EngineExit:
+        is_final = error.errno in (errno.ENOENT, errno.EACCES, errno.ENOEXEC, errno.EPERM)
+        text = f"{self._setup.launch.executable} cannot be started: {error.strerror}"
+        if is_final:
+            self.refused = Refused((Reason(code="engine.missing", text=text),))
+        exit_class = ExitClass.REFUSE if is_final else ExitClass.BOOT
+        return EngineExit(self.number, 0, exit_class, text, "launch", 0.0)
+
+    def _exit(self, process: EngineProcess, returncode: int) -> EngineExit:
+        exit_class = classify(returncode, process.intent, was_oom_kill=process.was_oom_kill)
+        uptime_s = asyncio.get_running_loop().time() - process.started_s
+        phase = self.handshake.phase
+        text = f"{status_text(returncode)} in phase {phase}, {uptime_s:.1f} s after start"
+        if exit_class is ExitClass.OOM:
+            text += ", for lack of memory"
+        if self._fault is not None:
+            text = f"ended by us: {self._fault} (phase {phase}, {uptime_s:.1f} s after start)"
+        elif self._dying is not None:
+            text += f": {self._dying.code}: {self._dying.text}"
+        elif exit_class is ExitClass.REFUSE and self.refused is None:
+            last = self.output.lines[-1] if self.output.lines else text
+            self.refused = Refused((Reason(code="engine.exit", text=last),))
+        return EngineExit(
+            self.number,
+            process.pid,
+            exit_class,
+            text,
+            phase,
+            uptime_s,
+            status=returncode if returncode >= 0 else None,
+            signal=-returncode if returncode < 0 else None,
+        )
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether the process is stopped by a signal or a tracer."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state in ("T", "t")

@@ -1,0 +1,216 @@
+"""The owner task of the engine: starts it, restarts it by policy, holds or gives up in the open.
+
+Everything about the engine's life is decided here and nowhere else; others read `view` and call
+`stop`. What an epoch's end means for requests is told to the listener before anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, assert_never
+
+from strata_protocol.messages import Reason
+
+from strata.engines.engine_log import newest_epoch
+from strata.engines.epoch import EngineSetup, Epoch
+from strata.engines.exits import EngineExit
+from strata.engines.port import EngineListener
+from strata.engines.restart import (
+    Decision,
+    Hold,
+    RestartPolicy,
+    StartAfter,
+    StayDown,
+    Stopped,
+)
+from strata.errors import StrictError
+
+INPUT_POLL_S = 2.0  # how often a refused start looks whether its inputs changed
+
+log = logging.getLogger("strata.engine")
+
+
+class EngineState(enum.StrEnum):
+    LOADING = "loading"  # started, not ready
+    READY = "ready"
+    RESTARTING = "restarting"  # down, waits for its next start
+    HOLD = "hold"  # down after too many crashes; tried again every few minutes
+    REFUSED = "refused"  # down: no restart helps until something changes
+    STOPPED = "stopped"
+
+
+class OwnerObserver(Protocol):
+    """Told of what status, metrics and the terminal show. Called on the event loop."""
+
+    def on_changed(self) -> None:
+        """Something in `view` changed, load progress included."""
+        ...
+
+    def on_started(self, epoch: int) -> None: ...
+
+    def on_exited(self, exited: EngineExit) -> None: ...
+
+
+@dataclass(slots=True)
+class EngineView:
+    """What the owner shows of itself. Written by the owner only."""
+
+    state: EngineState = EngineState.LOADING
+    epoch: Epoch | None = None
+    starts: int = 0
+    crashes: int = 0
+    last_exit: EngineExit | None = None
+    last_exit_s: float = 0.0  # loop time
+    next_start_s: float | None = None  # loop time, where a start is due
+    reasons: list[Reason] = field(default_factory=list)  # why it is held or refused
+
+
+class EngineOwner:
+    """Run `run` as one task for the life of the service."""
+
+    def __init__(
+        self,
+        setup: EngineSetup,
+        listener: EngineListener,
+        observer: OwnerObserver,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._setup = setup
+        self._listener = listener
+        self._observer = observer
+        self._policy = RestartPolicy(lambda: 0.5 + 0.5 * jitter())
+        self._stop = asyncio.Event()
+        self._number = newest_epoch(setup.run_dir)
+        self._was_ever_ready = False
+        self.view = EngineView()
+
+    async def run(self) -> None:
+        """Returns after `stop`, once no engine is left. Raises StrictError when `--strict`
+        refuses the first start."""
+        try:
+            while not self._stop.is_set():
+                exited = await self._run_epoch()
+                if not await self._carry_out(exited):
+                    return
+        finally:
+            self._show(EngineState.STOPPED)
+
+    def stop(self) -> None:
+        """Ends the engine and the owner task."""
+        self._stop.set()
+        if self.view.epoch is not None:
+            self.view.epoch.stop()
+
+    async def _run_epoch(self) -> EngineExit:
+        now = asyncio.get_running_loop().time
+        self._number += 1
+        epoch = Epoch(self._number, self._setup, self._listener, self._epoch_changed)
+        self._policy.on_started(now())
+        self.view.starts += 1
+        self.view.epoch = epoch
+        self.view.next_start_s = None
+        self._observer.on_started(self._number)
+        self._show(EngineState.LOADING)
+        exited = await epoch.run()
+        self.view.last_exit, self.view.last_exit_s = exited, now()
+        for _ in range(epoch.served):
+            self._policy.on_request_finished()
+        if self._stop.is_set():
+            log.info("engine %s", exited.text)
+        else:
+            self.view.crashes += exited.is_retryable
+            log.error("engine %s", exited.text)
+        self._observer.on_exited(exited)
+        if epoch.handshake.ready is not None:
+            self._listener.on_lost(exited.text)
+        return exited
+
+    def _epoch_changed(self) -> None:
+        epoch = self.view.epoch
+        if (
+            epoch is not None
+            and epoch.handshake.ready is not None
+            and self.view.state is EngineState.LOADING
+        ):
+            self._was_ever_ready = True
+            self.view.reasons = []
+            self._policy.on_ready(asyncio.get_running_loop().time())
+            self._show(EngineState.READY)
+        else:
+            self._observer.on_changed()
+
+    async def _carry_out(self, exited: EngineExit) -> bool:
+        """Does what the policy says about an exit; False when the owner is done."""
+        if self._stop.is_set():
+            return False
+        loop = asyncio.get_running_loop()
+        decision: Decision = self._policy.on_exited(exited.exit_class, loop.time())
+        match decision:
+            case Stopped():
+                return False
+            case StartAfter(delay_s):
+                if delay_s:
+                    log.info("the engine starts again in %.1f s", delay_s)
+                await self._wait(EngineState.RESTARTING, delay_s)
+            case Hold(delay_s, why):
+                text = f"{why}; the last: {exited.text}"
+                self.view.reasons = [Reason(code="engine.hold", text=text)]
+                log.error("the engine is held: %s; next start in %.0f s", text, delay_s)
+                self._listener.on_down("engine_hold", f"the engine is held: {text}", delay_s)
+                await self._wait(EngineState.HOLD, delay_s)
+            case StayDown():
+                await self._stay_down(exited)
+            case _:
+                assert_never(decision)
+        return not self._stop.is_set()
+
+    async def _stay_down(self, exited: EngineExit) -> None:
+        refused = self.view.epoch.refused if self.view.epoch is not None else None
+        reasons = list(refused.reasons) if refused is not None else []
+        if refused is not None and refused.is_strict and not self._was_ever_ready:
+            raise StrictError([r.text for r in reasons])
+        self.view.reasons = reasons or [Reason(code="engine.refused", text=exited.text)]
+        text = "; ".join(r.text for r in self.view.reasons)
+        log.error("the engine refuses to start: %s", text)
+        self._listener.on_down("engine_refused", f"the engine refuses to start: {text}", 55.0)
+        self._show(EngineState.REFUSED)
+        inputs = (Path(self._setup.wanted.model), self._setup.launch.executable)
+        before = await asyncio.to_thread(_fingerprint, inputs)
+        while not self._stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(INPUT_POLL_S):
+                    await self._stop.wait()
+            if await asyncio.to_thread(_fingerprint, inputs) != before:
+                log.info("the model file or the engine changed; starting again")
+                return
+
+    async def _wait(self, state: EngineState, delay_s: float) -> None:
+        self.view.next_start_s = asyncio.get_running_loop().time() + delay_s
+        self._show(state)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay_s):
+                await self._stop.wait()
+
+    def _show(self, state: EngineState) -> None:
+        self.view.state = state
+        self._observer.on_changed()
+
+
+def _fingerprint(paths: tuple[Path, ...]) -> tuple[tuple[int, int, int] | None, ...]:
+    """Identity and time of change of files; None for one that is not there."""
+    found: list[tuple[int, int, int] | None] = []
+    for path in paths:
+        try:
+            stat = path.stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return tuple(found)

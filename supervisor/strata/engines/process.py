@@ -1,0 +1,170 @@
+"""One engine process: launch, descriptors, exit. Knows nothing of the protocol.
+
+Standard input is /dev/null; output and error go to one log pipe; commands and events have pipes
+of their own, passed by number in `--ipc`. The process leads its own session, so a signal reaches
+all it may have started. Its end is known by exit status, never by end-of-file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from strata.engines.exits import Intent
+
+PIPE_BYTES = 1 << 20
+TERM_WAIT_S = 3.0
+KILL_WAIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start the engine; the same for each epoch."""
+
+    executable: Path
+    arguments: Sequence[str]  # without --ipc
+
+    def argv(self, command_fd: int, event_fd: int) -> list[str]:
+        return [str(self.executable), *self.arguments, "--ipc", f"{command_fd},{event_fd}"]
+
+
+class EngineProcess:
+    """Created by `launch`. The owner connects the three descriptors and closes nothing else."""
+
+    def __init__(
+        self, popen: subprocess.Popen[bytes], command_fd: int, event_fd: int, log_fd: int
+    ) -> None:
+        self._popen = popen
+        self.pid = popen.pid
+        self.command_fd = command_fd  # we write
+        self.event_fd = event_fd  # we read
+        self.log_fd = log_fd  # we read
+        self.intent: Intent | None = None
+        self.started_s = time.monotonic()
+        self._exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._oom_kills = oom_kill_count()
+        self._watch()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._exited.result() if self._exited.done() else None
+
+    @property
+    def was_oom_kill(self) -> bool:
+        """Whether the kernel killed something for memory while the engine ran."""
+        return oom_kill_count() > self._oom_kills
+
+    async def wait(self) -> int:
+        """The exit status; negative is a signal. Safe to cancel."""
+        return await asyncio.shield(self._exited)
+
+    def signal(self, number: signal.Signals, intent: Intent) -> None:
+        """Sends a signal to the engine's whole group. The first intent is the one that counts."""
+        if self._exited.done():
+            return
+        if self.intent is None:
+            self.intent = intent
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+    async def end(self, intent: Intent, *, grace_s: float = TERM_WAIT_S) -> int:
+        """SIGTERM, then SIGKILL after `grace_s`; with no grace SIGKILL at once."""
+        if self.intent is None:
+            self.intent = intent
+        if grace_s > 0:
+            self.signal(signal.SIGTERM, intent)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(grace_s):
+                    return await self.wait()
+        self.signal(signal.SIGKILL, intent)
+        async with asyncio.timeout(KILL_WAIT_S):
+            return await self.wait()
+
+    def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            watch = os.pidfd_open(self.pid)
+        except (AttributeError, OSError):
+            # No pidfd on this system: a thread waits instead.
+            def wait_in_thread() -> None:
+                self._popen.wait()
+                with contextlib.suppress(RuntimeError):  # the loop is closed already
+                    loop.call_soon_threadsafe(self._on_exit)
+
+            threading.Thread(target=wait_in_thread, name="engine-wait", daemon=True).start()
+            return
+
+        def on_readable() -> None:
+            loop.remove_reader(watch)
+            os.close(watch)
+            self._on_exit()
+
+        loop.add_reader(watch, on_readable)
+
+    def _on_exit(self) -> None:
+        # The leader is not reaped yet, so its group's number cannot be another's.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        if not self._exited.done():
+            self._exited.set_result(self._popen.wait())
+
+
+def launch(spec: Launch) -> EngineProcess:
+    """Starts the engine. Raises OSError where the executable cannot be started.
+
+    Must be called on the main thread: the engine asks the kernel to end it together with the
+    *thread* that started it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("engines are launched from the main thread only")
+    command_read, command_write = os.pipe()
+    event_read, event_write = os.pipe()
+    log_read, log_write = os.pipe()
+    theirs = (command_read, event_write, log_write)
+    try:
+        for fd in (command_write, event_read):
+            _widen(fd)
+        popen = subprocess.Popen(
+            spec.argv(command_read, event_write),
+            stdin=subprocess.DEVNULL,
+            stdout=log_write,
+            stderr=log_write,
+            pass_fds=(command_read, event_write),
+            start_new_session=True,
+            env={**os.environ, "STRATA_PPID": str(os.getpid())},
+        )
+    except BaseException:
+        for fd in (command_write, event_read, log_read):
+            os.close(fd)
+        raise
+    finally:
+        for fd in theirs:
+            os.close(fd)
+    return EngineProcess(popen, command_write, event_read, log_read)
+
+
+def _widen(fd: int) -> None:
+    with contextlib.suppress(AttributeError, OSError):  # Linux only, and bounded by the system
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+
+def oom_kill_count() -> int:
+    """Kills for memory that the kernel has done since boot; 0 where it does not say."""
+    try:
+        text = Path("/proc/vmstat").read_text()
+    except OSError:
+        return 0
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name == "oom_kill":
+            return int(value)
+    return 0
