@@ -7,6 +7,8 @@ namespace strata {
 
 namespace {
 
+constexpr size_t kRefusedShown = 4;
+
 bool same_shape(const OpRequest& a, const OpRequest& b) {
     return a.kind == b.kind && a.weight == b.weight && a.act == b.act && a.kv == b.kv &&
            a.rows == b.rows && a.sequences == b.sequences && a.n == b.n && a.k == b.k &&
@@ -22,15 +24,36 @@ struct Lookup {
     uint32_t uses = 0;
 };
 
+// Kernels that a debug option hides would have served, so they alone are named; of the others the
+// first few stand for all.
+std::string refused_text(const std::vector<Reason>& refused) {
+    std::vector<const Reason*> shown;
+    for (const Reason& reason : refused) {
+        if (reason.code == "kernel.masked") {
+            shown.push_back(&reason);
+        }
+    }
+    if (shown.empty()) {
+        for (const Reason& reason : refused) {
+            shown.push_back(&reason);
+        }
+    }
+    std::string text;
+    for (size_t i = 0; i < shown.size() && i < kRefusedShown; ++i) {
+        text += (i == 0 ? "" : "; ") + shown[i]->text;
+    }
+    if (shown.size() > kRefusedShown) {
+        text += "; and " + std::to_string(shown.size() - kRefusedShown) + " more";
+    }
+    return text;
+}
+
 Reason missing_reason(const Lookup& lookup) {
     std::string text = "no kernel for " + describe(*lookup.request);
     if (lookup.uses > 1) {
-        text += " and " + std::to_string(lookup.uses - 1) + " more operations like it";
+        text += " and " + std::to_string(lookup.uses - 1) + " more like it";
     }
-    for (size_t i = 0; i < lookup.refused.size(); ++i) {
-        text += (i == 0 ? ": " : "; ") + lookup.refused[i].text;
-    }
-    return {"kernel.missing", text};
+    return {"kernel.missing", text + ": " + refused_text(lookup.refused)};
 }
 
 }  // namespace

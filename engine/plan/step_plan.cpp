@@ -221,10 +221,11 @@ class Lowering {
 uint64_t StepPlan::activation_bytes() const {
     uint64_t bytes = 0;
     for (SlotId slot = 0; slot < slots.size(); ++slot) {
-        bytes += slot == logits ? 0 : slots[slot] * sizeof(float);
+        bytes += slot == logits ? 0 : slot_bytes(slots[slot] * sizeof(float));
     }
     for (const uint64_t elements : quant_slots) {
-        bytes += elements + elements / 32 * (sizeof(float) + sizeof(int32_t));
+        bytes += slot_bytes(elements) + slot_bytes(elements / 32 * sizeof(float)) +
+                 slot_bytes(elements / 32 * sizeof(int32_t));
     }
     return bytes;
 }

@@ -35,9 +35,14 @@ struct StepPlan {
     uint32_t rows = 0;                  // most rows of a step
     uint32_t gather_rows = 0;           // most gathered rows of a step
 
-    uint64_t activation_bytes() const;  // of all slots but the logits
+    uint64_t activation_bytes() const;  // of all slots but the logits, each with slot_bytes()
     uint64_t logits_bytes() const;
 };
+
+// Bytes that a buffer of a slot takes: buffers begin on cache lines of their own.
+inline uint64_t slot_bytes(uint64_t bytes) {
+    return (bytes + 63) / 64 * 64;
+}
 
 // Says whether a kernel exists; asked where the plan has a choice (fused operations).
 using ResolvesFn = std::function<bool(const OpRequest&)>;

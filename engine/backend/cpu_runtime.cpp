@@ -1,0 +1,176 @@
+#include "engine/backend/cpu_runtime.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "engine/base/assert.h"
+#include "engine/plan/limits.h"
+
+namespace strata {
+
+namespace {
+
+constexpr uint32_t kChunksPerThread = 4;  // room to even out threads that were interrupted
+
+ResolvedPlan resolve_or_throw(const Model& model, const ModePlan& plan, const Registry& registry) {
+    validate_plan(model, plan);
+    ResolvedPlan resolved = resolve_mode(model, plan, registry);
+    if (!resolved.resolution.is_complete()) {
+        std::string text;
+        for (const Reason& reason : resolved.resolution.missing) {
+            text += (text.empty() ? "" : "\n") + reason.text;
+        }
+        throw Error(ErrorKind::Unsupported, "kernel.missing", text);
+    }
+    return resolved;
+}
+
+struct LaunchContext {
+    const KernelEntry* kernel;
+    const OpCall* call;
+    std::byte* scratch;
+    uint64_t scratch_thread_bytes;
+};
+
+void run_items(void* context, uint32_t begin, uint32_t end, uint32_t thread) {
+    const LaunchContext& launch = *static_cast<const LaunchContext*>(context);
+    OpCall call = *launch.call;
+    call.scratch = launch.scratch + thread * launch.scratch_thread_bytes;
+    launch.kernel->run(call, {begin, end});
+}
+
+}  // namespace
+
+void validate_plan(const Model& model, const ModePlan& plan) {
+    const auto check = [](const char* name, uint64_t value, uint64_t min, uint64_t max) {
+        if (value < min || value > max) {
+            throw Error(ErrorKind::InvalidRequest,
+                        "plan.range",
+                        std::string(name) + " is " + std::to_string(value) + "; allowed are " +
+                            std::to_string(min) + " to " + std::to_string(max));
+        }
+    };
+    check("batch", plan.batch, 1, kBatchMax);
+    check("prefill", plan.prefill, 1, kPrefillMax);
+    check("threads", plan.threads, 1, kThreadsMax);
+    check("max_context", plan.max_context, 1, model.hparams().context);
+    check("kv_tokens", plan.kv_tokens, kPageTokens, kKvTokensMax);
+    if (plan.kv_tokens % kPageTokens != 0) {
+        throw Error(ErrorKind::InvalidRequest,
+                    "plan.range",
+                    "kv_tokens is " + std::to_string(plan.kv_tokens) +
+                        "; it must be a multiple of " + std::to_string(kPageTokens));
+    }
+    if (plan.kv != DType::F16 && plan.kv != DType::F32) {
+        throw Error(ErrorKind::InvalidRequest, "plan.range", "kv must be f16 or f32");
+    }
+    if (plan.activations != DType::I8Block && plan.activations != DType::F32) {
+        throw Error(ErrorKind::InvalidRequest, "plan.range", "activations must be int8 or f32");
+    }
+}
+
+CpuRuntime::CpuRuntime(const Model& model,
+                       const ModePlan& plan,
+                       const Registry& registry,
+                       ThreadPool& pool,
+                       const LoadProgress& progress)
+    : model_(model),
+      pool_(pool),
+      resolved_(resolve_or_throw(model, plan, registry)),
+      weight_plan_(plan_weights(model, resolved_.step, resolved_.resolution)),
+      memory_(plan_memory(model, plan, resolved_.step, resolved_.resolution, weight_plan_)),
+      weights_(model, resolved_.step, weight_plan_, pool, progress),
+      vocab_(model.hparams().vocab),
+      kv_layer_bytes_(kv_layer_bytes(model.hparams(), plan)),
+      activations_(memory_.activation_bytes, "activations"),
+      logits_(memory_.logits_bytes, "logits"),
+      scratch_(memory_.scratch_bytes, "scratch"),
+      kv_(memory_.kv_bytes, "keys and values") {
+    STRATA_ASSERT(pool.size() == plan.threads, "the pool has the planned threads");
+    progress("allocate", memory_.kv_bytes, memory_.kv_bytes);
+    layout_slots();
+    for (uint32_t i = 0; i < resolved_.step.ops.size(); ++i) {
+        ops_.push_back(bind(i));
+    }
+}
+
+void CpuRuntime::layout_slots() {
+    const StepPlan& step = resolved_.step;
+    std::byte* next = activations_.data();
+    const auto take = [&](uint64_t bytes) {
+        std::byte* begin = next;
+        next += slot_bytes(bytes);
+        return begin;
+    };
+    for (SlotId slot = 0; slot < step.slots.size(); ++slot) {
+        std::byte* memory =
+            slot == step.logits ? logits_.data() : take(step.slots[slot] * sizeof(float));
+        slots_.push_back(reinterpret_cast<float*>(memory));
+    }
+    for (const uint64_t elements : step.quant_slots) {
+        QuantView view;
+        view.values = reinterpret_cast<int8_t*>(take(elements));
+        view.scales = reinterpret_cast<float*>(take(elements / 32 * sizeof(float)));
+        view.sums = reinterpret_cast<int32_t*>(take(elements / 32 * sizeof(int32_t)));
+        quant_slots_.push_back(view);
+    }
+    STRATA_ASSERT(next <= activations_.data() + activations_.bytes(), "slots fit their buffer");
+}
+
+CpuRuntime::BoundOp CpuRuntime::bind(uint32_t index) const {
+    const PlannedOp& op = resolved_.step.ops[index];
+    const auto slot = [&](SlotId id) { return id == kNoSlot ? nullptr : slots_[id]; };
+    BoundOp bound;
+    bound.kernel = resolved_.resolution.kernels[index];
+    bound.gathered = op.gathered;
+    OpCall& call = bound.call;
+    call.request = &op.request;
+    call.x = slot(op.x);
+    call.y = slot(op.y);
+    call.out = slot(op.out);
+    if (op.quant != kNoSlot) {
+        call.quant = quant_slots_[op.quant];
+    }
+    call.weight = weights_.view(index);
+    call.vector = weights_.vector(index);
+    call.rope = weights_.rope();
+    call.eps = model_.hparams().eps;
+    call.scale = 1.0f / std::sqrt(static_cast<float>(model_.hparams().head_dim));
+    if (op.request.kv != DType::None) {
+        std::byte* layer =
+            kv_.data() + 2 * static_cast<uint64_t>(op.request.layer) * kv_layer_bytes_;
+        call.kv = {layer, layer + kv_layer_bytes_};
+    }
+    return bound;
+}
+
+void CpuRuntime::launch(const BoundOp& op, const RowView& rows, uint32_t row_count) {
+    OpCall call = op.call;
+    call.rows = row_count;
+    call.row = rows;
+    const uint32_t items = op.kernel->items(call);
+    LaunchContext context{op.kernel, &call, scratch_.data(), memory_.scratch_thread_bytes};
+    pool_.run(items, std::max(1u, items / (pool_.size() * kChunksPerThread)), run_items, &context);
+}
+
+void CpuRuntime::step(const RowView& rows) {
+    STRATA_ASSERT(rows.rows >= 1 && rows.rows <= rows_max(), "rows of a step are within the plan");
+    STRATA_ASSERT(rows.gather_rows <= gather_max(), "gathered rows are within the plan");
+    for (uint32_t i = 0; i < ops_.size(); ++i) {
+        const uint32_t row_count = ops_[i].gathered ? rows.gather_rows : rows.rows;
+        if (row_count > 0) {
+            op_index_.store(i, std::memory_order_relaxed);
+            launch(ops_[i], rows, row_count);
+        }
+    }
+    steps_.fetch_add(1, std::memory_order_relaxed);
+}
+
+float* CpuRuntime::logits(uint32_t index) {
+    STRATA_ASSERT(index < gather_max(), "logits of a gathered row");
+    return slots_[resolved_.step.logits] + uint64_t{index} * vocab_;
+}
+
+}  // namespace strata

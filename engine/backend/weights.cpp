@@ -1,0 +1,124 @@
+#include "engine/backend/weights.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/quant/dequantize.h"
+
+namespace strata {
+
+namespace {
+
+constexpr uint64_t kPortionBytes = uint64_t{8} << 20;
+
+WeightView file_view(const Model& model, const TensorSlice& slice) {
+    const gguf::TensorInfo& tensor = model.tensor(slice);
+    const std::span<const std::byte> bytes = model.bytes(slice);
+    return {bytes.data(),
+            bytes.size(),
+            tensor.type,
+            slice.rows,
+            static_cast<uint32_t>(tensor.shape[0])};
+}
+
+struct PackJob {
+    const Packing* packing;
+    const WeightView* from;
+    std::byte* to;
+    uint32_t first_tile;
+};
+
+void pack_tiles(void* context, uint32_t begin, uint32_t end, uint32_t /*thread*/) {
+    const PackJob& job = *static_cast<const PackJob*>(context);
+    job.packing->pack(*job.from, job.to, {job.first_tile + begin, job.first_tile + end});
+}
+
+}  // namespace
+
+Weights::Weights(const Model& model,
+                 const StepPlan& step,
+                 WeightPlan plan,
+                 ThreadPool& pool,
+                 const LoadProgress& progress)
+    : model_(model),
+      step_(step),
+      plan_(std::move(plan)),
+      packed_(plan_.packed_bytes, "packed weights"),
+      vectors_((plan_.vector_elements + model.hparams().rope_dims / 2) * sizeof(float),
+               "norms and biases") {
+    packed_.advise_large_pages();
+    pack_all(pool, progress);
+    load_vectors();
+}
+
+void Weights::pack_all(ThreadPool& pool, const LoadProgress& progress) {
+    uint64_t done = 0;
+    progress("pack", done, plan_.packed_source_bytes);
+    for (const PackedWeight& item : plan_.packed) {
+        const WeightView from = file_view(model_, item.slice);
+        const uint32_t tile_rows = item.packing->tile_rows;
+        const uint32_t tiles = (from.n + tile_rows - 1) / tile_rows;
+        const uint64_t tile_bytes = std::max<uint64_t>(1, from.bytes / tiles);
+        const auto portion =
+            static_cast<uint32_t>(std::clamp<uint64_t>(kPortionBytes / tile_bytes, 1, tiles));
+        for (uint32_t first = 0; first < tiles; first += std::min(portion, tiles - first)) {
+            const uint32_t count = std::min(portion, tiles - first);
+            PackJob job{item.packing, &from, packed_.data() + item.offset, first};
+            pool.run(count, std::max(1u, count / (pool.size() * 4)), pack_tiles, &job);
+            const uint64_t packed_part = from.bytes * (first + count) / tiles;
+            progress("pack", done + packed_part, plan_.packed_source_bytes);
+        }
+        done += from.bytes;
+        if (!plan_.is_mapped[item.slice.tensor]) {
+            release_mapped_pages(from.data, from.bytes);
+        }
+    }
+}
+
+void Weights::load_vectors() {
+    auto* const values = reinterpret_cast<float*>(vectors_.data());
+    for (const VectorWeight& item : plan_.vectors) {
+        const std::span<const std::byte> bytes = model_.bytes(item.slice);
+        dequantize_row(
+            model_.tensor(item.slice).type, bytes.data(), values + item.offset, item.slice.rows);
+    }
+    std::vector<double> frequencies = model_.rope_frequencies();
+    const TensorSlice& factors = model_.graph().rope_factors;
+    if (factors.is_present()) {
+        std::vector<float> divisors(factors.rows);
+        dequantize_row(model_.tensor(factors).type,
+                       model_.bytes(factors).data(),
+                       divisors.data(),
+                       factors.rows);
+        for (size_t i = 0; i < frequencies.size(); ++i) {
+            frequencies[i] /= static_cast<double>(divisors[i]);
+        }
+    }
+    rope_ = values + plan_.vector_elements;
+    for (size_t i = 0; i < frequencies.size(); ++i) {
+        rope_[i] = static_cast<float>(frequencies[i]);
+    }
+}
+
+WeightView Weights::view(uint32_t op) const {
+    const TensorSlice& slice = step_.ops[op].weight;
+    if (!slice.is_present()) {
+        return {};
+    }
+    WeightView view = file_view(model_, slice);
+    const uint32_t packed = plan_.packed_of_op[op];
+    if (packed != kNoTensor) {
+        view.data = packed_.data() + plan_.packed[packed].offset;
+        view.bytes = plan_.packed[packed].bytes;
+    }
+    return view;
+}
+
+const float* Weights::vector(uint32_t op) const {
+    const uint32_t index = plan_.vector_of_op[op];
+    return index == kNoTensor
+               ? nullptr
+               : reinterpret_cast<const float*>(vectors_.data()) + plan_.vectors[index].offset;
+}
+
+}  // namespace strata
