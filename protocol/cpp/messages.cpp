@@ -1690,12 +1690,16 @@ static Tag read_tag(Reader& r) {
     r.at("message");
     if (r.is_map()) {
         const size_t count = r.map();
+        std::optional<std::string_view> tag;
         Reader scan = r;
         for (size_t i = 0; i < count; ++i) {
-            if (scan.str() == "type") return {scan.str(), count, true};
-            scan.skip();
+            if (scan.str() == "type" && !tag)
+                tag = scan.str();
+            else
+                scan.skip();
         }
-        r.fail("the field type is missing");
+        if (!tag) r.fail("the field type is missing");
+        return {*tag, count, true};
     }
     const size_t count = r.array();
     if (count == 0) r.fail("the array is empty, so it names no message");
@@ -1703,11 +1707,17 @@ static Tag read_tag(Reader& r) {
     return {tag, count - 1, false};
 }
 
-static ProtocolFault unknown_type(const Tag& tag, const char* peer) {
-    return ProtocolFault(FaultCode::UnknownType,
-                         std::string("no ") + (tag.is_map ? "handshake" : "run-time") +
-                             " message \"" + std::string(tag.name.substr(0, 64)) + "\" to the " +
-                             peer);
+// A payload that is not even MessagePack is broken rather than new.
+[[noreturn]] static void fail_unknown(std::span<const uint8_t> payload,
+                                      const Tag& tag,
+                                      const char* peer) {
+    Reader whole(payload);
+    whole.skip();
+    whole.expect_end();
+    throw ProtocolFault(FaultCode::UnknownType,
+                        std::string("no ") + (tag.is_map ? "handshake" : "run-time") +
+                            " message \"" + std::string(tag.name.substr(0, 64)) + "\" to the " +
+                            peer);
 }
 
 template <class T>
@@ -1832,7 +1842,7 @@ ToEngineMessage decode_to_engine(std::span<const uint8_t> payload) {
     Reader r(payload);
     const Tag tag = read_tag(r);
     const std::optional<MessageType> type = to_engine_type(tag);
-    if (!type) throw unknown_type(tag, "engine");
+    if (!type) fail_unknown(payload, tag, "engine");
     switch (*type) {
         case MessageType::Offer:
             return take_message<Offer>(r, tag);
@@ -1853,7 +1863,7 @@ ToEngineMessage decode_to_engine(std::span<const uint8_t> payload) {
         case MessageType::Drain:
             return take_message<Drain>(r, tag);
         default:
-            throw unknown_type(tag, "engine");
+            fail_unknown(payload, tag, "engine");
     }
 }
 
@@ -1882,7 +1892,7 @@ ToSupervisorMessage decode_to_supervisor(std::span<const uint8_t> payload) {
     Reader r(payload);
     const Tag tag = read_tag(r);
     const std::optional<MessageType> type = to_supervisor_type(tag);
-    if (!type) throw unknown_type(tag, "supervisor");
+    if (!type) fail_unknown(payload, tag, "supervisor");
     switch (*type) {
         case MessageType::Hello:
             return take_message<Hello>(r, tag);
@@ -1909,7 +1919,7 @@ ToSupervisorMessage decode_to_supervisor(std::span<const uint8_t> payload) {
         case MessageType::Dying:
             return take_message<Dying>(r, tag);
         default:
-            throw unknown_type(tag, "supervisor");
+            fail_unknown(payload, tag, "supervisor");
     }
 }
 

@@ -272,12 +272,12 @@ def _direction(schema: Schema, to_engine: bool) -> str:
         f"{alias} decode_{word}(std::span<const uint8_t> payload) {{\n"
         f"Reader r(payload);\nconst Tag tag = read_tag(r);\n"
         f"const std::optional<MessageType> type = {word}_type(tag);\n"
-        f'if (!type) throw unknown_type(tag, "{peer}");\n'
+        f'if (!type) fail_unknown(payload, tag, "{peer}");\n'
         "switch (*type) {\n"
     )
     for m in mine:
         out += f"case MessageType::{m.name}: return take_message<{m.name}>(r, tag);\n"
-    return out + f'default: throw unknown_type(tag, "{peer}");\n}}\n}}\n\n'
+    return out + f'default: fail_unknown(payload, tag, "{peer}");\n}}\n}}\n\n'
 
 
 _TAG = """
@@ -292,12 +292,16 @@ static Tag read_tag(Reader& r) {
     r.at("message");
     if (r.is_map()) {
         const size_t count = r.map();
+        std::optional<std::string_view> tag;
         Reader scan = r;
         for (size_t i = 0; i < count; ++i) {
-            if (scan.str() == "type") return {scan.str(), count, true};
-            scan.skip();
+            if (scan.str() == "type" && !tag)
+                tag = scan.str();
+            else
+                scan.skip();
         }
-        r.fail("the field type is missing");
+        if (!tag) r.fail("the field type is missing");
+        return {*tag, count, true};
     }
     const size_t count = r.array();
     if (count == 0) r.fail("the array is empty, so it names no message");
@@ -305,8 +309,13 @@ static Tag read_tag(Reader& r) {
     return {tag, count - 1, false};
 }
 
-static ProtocolFault unknown_type(const Tag& tag, const char* peer) {
-    return ProtocolFault(FaultCode::UnknownType,
+// A payload that is not even MessagePack is broken rather than new.
+[[noreturn]] static void fail_unknown(std::span<const uint8_t> payload, const Tag& tag,
+                                      const char* peer) {
+    Reader whole(payload);
+    whole.skip();
+    whole.expect_end();
+    throw ProtocolFault(FaultCode::UnknownType,
                          std::string("no ") + (tag.is_map ? "handshake" : "run-time") +
                              " message \\"" + std::string(tag.name.substr(0, 64)) + "\\" to the " +
                              peer);
