@@ -1,5 +1,5 @@
 // What the scheduler wants to be told to the supervisor: plain data, no encoding, no I/O. The loop
-// turns one Effects into one TOKENS frame, then PROMPT_LOGPROBS frames, then DONE frames.
+// turns one Effects into PROMPT_LOGPROBS frames, then one TOKENS frame, then DONE frames.
 #pragma once
 
 #include <cstdint>

@@ -31,12 +31,11 @@ const Step& Scheduler::plan(uint64_t now_us) {
     // the loop's bound shrinks with it.
     for (size_t i = 0; i < running_.size(); ++i) {
         Sequence& sequence = *running_[i];
-        const bool is_last_row = sequence.remaining() == 1;
         const size_t gathers_before = gathers_.size();
         const uint32_t rows = plan_rows(sequence, prefill_left, gather_spare + 1);
         if (rows == 0) continue;  // waits, is held, or was itself preempted and is gone
         emit_rows(sequence, rows);
-        if (!is_last_row) {
+        if (sequence.remaining() > 1) {  // otherwise its one decode row
             prefill_left -= rows;
             step_.prompt_rows += rows;
         }

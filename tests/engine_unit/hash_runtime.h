@@ -4,10 +4,8 @@
 // pages.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <vector>
 
 #include "engine/backend/runtime.h"
@@ -41,7 +39,7 @@ class HashRuntime final : public Runtime {
             for (uint32_t position = 0; position <= rows.positions[row]; ++position) {
                 seen = see(seen, entry(rows, row, position));
             }
-            write_logits(i, seen);
+            fill(seen, logits(i));
         }
     }
 
@@ -50,25 +48,16 @@ class HashRuntime final : public Runtime {
     uint32_t rows_max() const override { return rows_max_; }
     uint32_t gather_max() const override { return gather_max_; }
 
-    // The token the model prefers behind `history`.
-    uint32_t next_token(std::span<const int32_t> history) const {
+    // The same model without pages: push() the history, then read the logits [vocab] behind it.
+    struct History {
         uint64_t before = 0;
         uint64_t seen = 0;
-        for (const int32_t token : history) {
+        void push(int32_t token) {
             before = mix(before, token);
             seen = see(seen, before);
         }
-        return static_cast<uint32_t>(seen % vocab_);
-    }
-    bool is_poisoned(std::span<const int32_t> history) const {
-        uint64_t before = 0;
-        uint64_t seen = 0;
-        for (const int32_t token : history) {
-            before = mix(before, token);
-            seen = see(seen, before);
-        }
-        return poison_every != 0 && seen / vocab_ % poison_every == 0;
-    }
+    };
+    void reference_logits(const History& history, float* out) const { fill(history.seen, out); }
 
     bool fault_next = false;    // the next step throws
     uint64_t poison_every = 0;  // one history in so many gives NaN
@@ -89,11 +78,11 @@ class HashRuntime final : public Runtime {
         return kv_[size_t{table[position / kPageTokens]} * kPageTokens + position % kPageTokens];
     }
 
-    void write_logits(uint32_t index, uint64_t seen) {
-        float* out = logits(index);
-        for (uint32_t v = 0; v < vocab_; ++v) out[v] = 0.0f;
-        out[seen % vocab_] = 10.0f;
-        if (poison_every != 0 && seen / vocab_ % poison_every == 0) {
+    void fill(uint64_t seen, float* out) const {
+        for (uint32_t v = 0; v < vocab_; ++v) {
+            out[v] = static_cast<float>(mix(seen, static_cast<int32_t>(v)) >> 40) * 0x1p-22f;
+        }
+        if (poison_every != 0 && (seen >> 20) % poison_every == 0) {
             out[0] = std::numeric_limits<float>::quiet_NaN();
         }
     }
