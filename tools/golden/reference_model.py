@@ -1,0 +1,109 @@
+"""The dense architectures in NumPy, f64: the answer that engine logits are compared with.
+
+Independent of the engine: the `gguf` package parses the file and decodes its tensors, everything
+else is the textbook formula, one sequence at a time, all positions at once.
+
+    logits = ReferenceModel("tiny.gguf").logits([1, 2, 3])  # f64 [T, vocab]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+
+class ReferenceModel:
+    """`llama` and `qwen3` with every option the engine supports for them."""
+
+    def __init__(self, path: Path | str) -> None:
+        reader = gguf.GGUFReader(str(path))
+        self._meta = {key: field.contents() for key, field in reader.fields.items()}
+        self._architecture = str(self._meta["general.architecture"])
+        self._tensors: dict[str, Array] = {}
+        for tensor in reader.tensors:
+            values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            shape = [int(n) for n in reversed(tensor.shape.tolist())]
+            self._tensors[tensor.name] = np.asarray(values, dtype=np.float64).reshape(shape)
+        self._heads = self._uint("attention.head_count")
+        self._kv_heads = self._uint("attention.head_count_kv", self._heads)
+        width = self._uint("embedding_length")
+        self._head_dim = self._uint("attention.key_length", width // self._heads)
+        self._eps = float(self._meta[f"{self._architecture}.attention.layer_norm_rms_epsilon"])
+        self._frequencies = self._rope_frequencies()
+
+    def _uint(self, name: str, fallback: int | None = None) -> int:
+        value = self._meta.get(f"{self._architecture}.{name}", fallback)
+        if value is None:
+            raise KeyError(f"{self._architecture}.{name}")
+        return int(value)
+
+    def _rope_frequencies(self) -> Array:
+        a = self._architecture
+        dims = self._uint("rope.dimension_count", self._head_dim)
+        base = float(self._meta.get(f"{a}.rope.freq_base", 10000.0))
+        frequencies: Array = base ** (-2.0 * np.arange(dims // 2) / dims)
+        frequencies /= float(self._meta.get(f"{a}.rope.scaling.factor", 1.0))
+        factors = self._tensors.get("rope_freqs.weight")
+        return frequencies if factors is None else frequencies / factors
+
+    def _norm(self, x: Array, gain: str) -> Array:
+        scale = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + self._eps)
+        return x * scale * self._tensors[gain + ".weight"]
+
+    def _matmul(self, x: Array, name: str) -> Array:
+        return x @ self._tensors[name + ".weight"].T + self._tensors.get(name + ".bias", 0.0)
+
+    def _rope(self, x: Array, positions: Array) -> Array:
+        """x [T, heads, head_dim]."""
+        angles = positions[:, None, None] * self._frequencies
+        half = self._frequencies.size
+        neox = self._architecture == "qwen3"
+        first = slice(0, half) if neox else slice(0, 2 * half, 2)
+        second = slice(half, 2 * half) if neox else slice(1, 2 * half, 2)
+        y = x.copy()
+        y[..., first] = x[..., first] * np.cos(angles) - x[..., second] * np.sin(angles)
+        y[..., second] = x[..., first] * np.sin(angles) + x[..., second] * np.cos(angles)
+        return y
+
+    def _attention(self, h: Array, block: str) -> Array:
+        rows = h.shape[0]
+        q_width, kv_width = self._heads * self._head_dim, self._kv_heads * self._head_dim
+        if f"{block}attn_qkv.weight" in self._tensors:
+            both = self._matmul(h, f"{block}attn_qkv")
+            q, k, v = np.split(both, [q_width, q_width + kv_width], axis=1)
+        else:
+            q, k, v = (self._matmul(h, f"{block}attn_{part}") for part in "qkv")
+        q = q.reshape(rows, self._heads, self._head_dim)
+        k = k.reshape(rows, self._kv_heads, self._head_dim)
+        v = v.reshape(rows, self._kv_heads, self._head_dim)
+        if self._architecture == "qwen3":
+            q = self._norm(q, f"{block}attn_q_norm")
+            k = self._norm(k, f"{block}attn_k_norm")
+        positions = np.arange(rows, dtype=np.float64)
+        q, k = self._rope(q, positions), self._rope(k, positions)
+        group = self._heads // self._kv_heads
+        k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+        scores = np.einsum("thd,shd->hts", q, k) / np.sqrt(self._head_dim)
+        scores[:, np.triu(np.ones((rows, rows), dtype=bool), 1)] = -np.inf
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        mixed = np.einsum("hts,shd->thd", weights, v).reshape(rows, q_width)
+        return self._matmul(mixed, f"{block}attn_output")
+
+    def logits(self, tokens: Sequence[int]) -> Array:
+        """All-position logits [T, vocab] of one sequence from position 0."""
+        x = self._tensors["token_embd.weight"][np.asarray(tokens)]
+        for layer in range(self._uint("block_count")):
+            block = f"blk.{layer}."
+            x = x + self._attention(self._norm(x, f"{block}attn_norm"), block)
+            h = self._norm(x, f"{block}ffn_norm")
+            gate, up = self._matmul(h, f"{block}ffn_gate"), self._matmul(h, f"{block}ffn_up")
+            x = x + self._matmul(gate / (1 + np.exp(-gate)) * up, f"{block}ffn_down")
+        x = self._norm(x, "output_norm")
+        return self._matmul(x, "output" if "output.weight" in self._tensors else "token_embd")
