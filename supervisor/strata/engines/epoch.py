@@ -97,6 +97,7 @@ class Epoch:
         self.number = number
         self.handshake = Handshake(setup.wanted, number)
         self.output = EngineLog(setup.run_dir, number)
+        self.is_stopped = False  # by SIGSTOP or a debugger, as seen when it was silent too long
         self.served = 0  # requests that finished without an error
         self.refused: Refused | None = None
         self.process: EngineProcess | None = None
@@ -195,6 +196,7 @@ class Epoch:
         if self._fault is not None:
             return
         self._heard_s = self._loop.time()
+        self.is_stopped = False
         match message:
             case Tokens() | PromptLogprobs() | Stats():
                 self._listener.on_message(message)
@@ -288,6 +290,8 @@ class Epoch:
             if _is_stopped(process.pid):
                 log.warning("the engine is stopped (SIGSTOP or a debugger); waiting for it")
                 self._heard_s = now
+                self.is_stopped = True
+                self._on_changed()
             else:
                 self._hang(process, silence_s)
                 return

@@ -34,6 +34,8 @@ from strata.errors import StrictError
 
 INPUT_POLL_S = 2.0  # how often a refused start looks whether its inputs changed
 
+Fingerprints = tuple[tuple[int, int, int] | None, ...]
+
 log = logging.getLogger("strata.engine")
 
 
@@ -89,13 +91,18 @@ class EngineOwner:
         self._stop = asyncio.Event()
         self._number = newest_epoch(setup.run_dir)
         self._was_ever_ready = False
+        self._inputs = (Path(setup.wanted.model), setup.launch.executable)
+        self._found: Fingerprints = ()  # of the inputs, before the last start read them
         self.view = EngineView()
 
     async def run(self) -> None:
         """Returns after `stop`, once no engine is left. Raises StrictError when `--strict`
         refuses the first start."""
         try:
-            while not self._stop.is_set():
+            while True:
+                self._found = await asyncio.to_thread(_fingerprint, self._inputs)
+                if self._stop.is_set():
+                    return
                 exited = await self._run_epoch()
                 if not await self._carry_out(exited):
                     return
@@ -181,13 +188,11 @@ class EngineOwner:
         log.error("the engine refuses to start: %s", text)
         self._listener.on_down("engine_refused", f"the engine refuses to start: {text}", 55.0)
         self._show(EngineState.REFUSED)
-        inputs = (Path(self._setup.wanted.model), self._setup.launch.executable)
-        before = await asyncio.to_thread(_fingerprint, inputs)
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(INPUT_POLL_S):
                     await self._stop.wait()
-            if await asyncio.to_thread(_fingerprint, inputs) != before:
+            if await asyncio.to_thread(_fingerprint, self._inputs) != self._found:
                 log.info("the model file or the engine changed; starting again")
                 return
 
@@ -203,8 +208,8 @@ class EngineOwner:
         self._observer.on_changed()
 
 
-def _fingerprint(paths: tuple[Path, ...]) -> tuple[tuple[int, int, int] | None, ...]:
-    """Identity and time of change of files; None for one that is not there."""
+def _fingerprint(paths: tuple[Path, ...]) -> Fingerprints:
+    """Identity, size and time of change of files; None for one that is not there."""
     found: list[tuple[int, int, int] | None] = []
     for path in paths:
         try:

@@ -1,0 +1,301 @@
+"""A scripted engine that speaks the real protocol: the same descriptors, frames and exit codes as
+the real one, and on demand every misbehaviour a test needs.
+
+    fake_engine.py SCRIPT.json [engine flags] --ipc COMMAND_FD,EVENT_FD
+
+SCRIPT.json holds a list of behaviours, one per start (the last one repeats); starts are counted in
+SCRIPT.json.starts. A behaviour's keys are the fields of `Behaviour`. Output token i of a request is
+prompt[i % len(prompt)], so tests know what to expect.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import strata_protocol.messages as m
+from strata_protocol.codec import ToEngineMessage, ToSupervisorMessage
+from strata_protocol.exit_codes import ExitCode
+from strata_protocol.peer import EnginePeer
+
+
+@dataclass
+class Behaviour:
+    die_at: str = ""  # launch, hello, offer, plan, progress, ready, submit, tokens
+    die_after: int = 0  # with die_at=tokens: after so many steps
+    exit: int | None = None  # how it dies: exit status, or
+    signal: int = signal.SIGKILL  # this signal
+    silent_at: str = ""  # hello, caps, progress, run: says nothing more from then on
+    garbage_at: str = ""  # hello, run: bytes that are no frame
+    close_at: str = ""  # run: closes the event pipe and stays
+    refuse: list[dict[str, str]] = field(default_factory=list)
+    modes: list[dict[str, object]] = field(default_factory=list)
+    batch: int = 4
+    max_context: int = 256
+    tokens_max: int = 1 << 30  # a request gets so many tokens and then nothing until cancelled
+    prefill_steps: int = 0  # steps before a request's first token; -1: never
+    ignore_credit: bool = False
+    gap: bool = False  # the second token of a request gets a wrong offset
+    repeat: bool = False  # each step repeats the whole output so far
+    error: str = ""  # requests end with this error kind
+    ignore_term: bool = False
+    ignore_drain: bool = False
+    stderr_bytes: int = 0
+    progress_steps: int = 3
+
+
+@dataclass
+class Sequence:
+    rid: int
+    prompt_tokens: int
+    ids: list[int]
+    params: m.SamplingParams
+    credit: int
+    produced: int = 0
+    steps: int = 0
+
+
+class FakeEngine:
+    def __init__(self, behaviour: Behaviour, command_fd: int, event_fd: int) -> None:
+        self.b = behaviour
+        self.command_fd, self.event_fd = command_fd, event_fd
+        self.peer = EnginePeer()
+        self.inbox: deque[ToEngineMessage] = deque()
+        self.sequences: dict[int, Sequence] = {}
+        self.step = 0
+        self.is_draining = False
+
+    # --- pipes
+
+    def send(self, message: ToSupervisorMessage) -> None:
+        self.write(self.peer.send(message))
+
+    def write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self.event_fd, data) :]
+
+    def receive(self, *, block: bool) -> bool:
+        """Takes what came; False when nothing did and `block` is off."""
+        if not block and not select.select([self.command_fd], [], [], 0)[0]:
+            return False
+        data = os.read(self.command_fd, 1 << 16)
+        if not data:
+            os._exit(ExitCode.PARENT_DIED)
+        self.inbox.extend(self.peer.feed(data))
+        return True
+
+    def expect(self) -> ToEngineMessage:
+        while not self.inbox:
+            self.receive(block=True)
+        return self.inbox.popleft()
+
+    # --- misbehaviour
+
+    def at(self, point: str) -> None:
+        """Everything the script wants at one point of the engine's life."""
+        if self.b.garbage_at == point:
+            self.write(b"this is no frame, it is a stray print\n" * 4)
+        if self.b.close_at == point:
+            os.close(self.event_fd)
+        if self.b.silent_at == point or self.b.close_at == point:
+            while True:
+                if not os.read(self.command_fd, 1 << 16):
+                    os._exit(ExitCode.PARENT_DIED)
+        if self.b.die_at == point:
+            self.die()
+
+    def die(self) -> NoReturn:
+        if self.b.exit is None:
+            os.kill(os.getpid(), self.b.signal)
+        os._exit(self.b.exit if self.b.exit is not None else 1)
+
+    # --- life
+
+    def run(self) -> int:
+        self.at("launch")
+        if self.b.ignore_term:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self.b.stderr_bytes:
+            line = b"noise " * 10 + b"\n"
+            for _ in range(self.b.stderr_bytes // len(line)):
+                os.write(2, line)
+        print("fake engine: a line of log", flush=True)
+        self.at("hello")
+        self.send(
+            m.Hello(
+                proto_min=1,
+                proto_max=1,
+                build="fake",
+                backend="cpu",
+                device="none",
+                pid=os.getpid(),
+            )
+        )
+        offer = self.expect()
+        assert isinstance(offer, m.Offer)
+        self.at("offer")
+        self.at("caps")
+        if self.b.refuse:
+            reasons = [m.Reason(**r) for r in self.b.refuse]
+            self.send(m.Refuse(reasons=reasons, exit_code=ExitCode.CONFIG_REFUSED))
+            return ExitCode.CONFIG_REFUSED
+        plan = m.ModePlan(
+            batch=self.b.batch,
+            max_context=self.b.max_context,
+            kv="f16",
+            prefill=offer.want.prefill,
+            activations="int8",
+            threads=1,
+            kv_tokens=self.b.batch * self.b.max_context,
+        )
+        self.send(self.caps(offer, plan))
+        wanted = self.expect()
+        assert isinstance(wanted, m.Plan)
+        self.at("plan")
+        for i in range(self.b.progress_steps):
+            self.send(m.Progress(phase="map", done=i + 1, total=self.b.progress_steps))
+            self.at("progress")
+        self.send(m.Probe(mode="batch", ok=True, ms=1.0))
+        self.at("ready")
+        ready = m.Ready(
+            plan=wanted.plan,
+            load_ms=5.0,
+            warm_ms=1.0,
+            kv_pages=wanted.plan.kv_tokens // 32,
+            page_tokens=32,
+            memory=[m.MemoryPart(name="kv", bytes=4096)],
+        )
+        self.send(ready)
+        self.at("run")
+        return self.serve()
+
+    def caps(self, offer: m.Offer, plan: m.ModePlan) -> m.Caps:
+        modes = [m.ModeReport(**mode) for mode in self.b.modes] or [  # type: ignore[arg-type]
+            m.ModeReport(
+                name="batch",
+                state=m.ModeState.READY,
+                requested=str(offer.want.batch),
+                available=str(plan.batch),
+            )
+        ]
+        for i, mode in enumerate(modes):
+            reasons = [r if isinstance(r, m.Reason) else m.Reason(**r) for r in mode.reasons]
+            modes[i] = m.ModeReport(
+                name=mode.name,
+                state=m.ModeState(mode.state),
+                requested=mode.requested,
+                available=mode.available,
+                reasons=reasons,
+            )
+        host = m.HostFacts(os="test", cpu="fake processor", isa="portable", cores=1)
+        model = m.ModelFacts(architecture="fake", name="fake-model", vocab=1000, context=256)
+        return m.Caps(host=host, model=model, modes=modes, plan=plan)
+
+    def serve(self) -> int:
+        while True:
+            while self.inbox:
+                self.take(self.inbox.popleft())
+            if self.is_draining and not self.sequences and not self.b.ignore_drain:
+                return ExitCode.OK
+            produced = self.do_step()
+            if not self.inbox:
+                self.receive(block=not produced)
+
+    def take(self, message: ToEngineMessage) -> None:
+        match message:
+            case m.Submit():
+                self.at("submit")
+                self.sequences[message.rid] = Sequence(
+                    message.rid, message.prompt_tokens, list(message.ids), message.params,
+                    message.credit,
+                )  # fmt: skip
+            case m.Prompt():
+                self.sequences[message.rid].ids += message.ids
+            case m.Cancel():
+                if message.rid in self.sequences:
+                    self.done(self.sequences[message.rid], m.FinishReason.CANCELLED)
+            case m.Credit():
+                if message.rid in self.sequences:
+                    self.sequences[message.rid].credit = message.upto
+            case m.Ping():
+                self.send(m.Pong(nonce=message.nonce, step=self.step, busy=bool(self.sequences)))
+            case m.Drain():
+                self.is_draining = True
+            case _:
+                raise AssertionError(message)
+
+    def do_step(self) -> bool:
+        """One step of up to `batch` sequences; False when none can go on."""
+        items = []
+        finished = []
+        has_work = False
+        for s in list(self.sequences.values())[: self.b.batch]:
+            if len(s.ids) < s.prompt_tokens:
+                continue
+            limit = min(s.params.max_tokens, self.b.tokens_max)
+            if self.b.prefill_steps < 0 or s.produced >= limit:
+                continue
+            if s.produced >= s.credit and not self.b.ignore_credit:
+                continue
+            has_work = True
+            s.steps += 1
+            if s.steps <= self.b.prefill_steps:
+                continue
+            if self.b.error:
+                self.done(s, m.FinishReason.ERROR, m.ErrorKind(self.b.error))
+                continue
+            token = s.ids[s.produced % len(s.ids)]
+            offset = s.produced + (5 if self.b.gap and s.produced == 1 else 0)
+            ids = [token]
+            if self.b.repeat:
+                ids = [s.ids[i % len(s.ids)] for i in range(s.produced + 1)]
+                offset = 0
+            items.append(m.TokensItem(rid=s.rid, offset=offset, ids=ids))
+            s.produced += 1
+            if s.produced >= s.params.max_tokens:
+                finished.append(s)
+        if items:
+            self.step += 1
+            self.send(m.Tokens(step=self.step, items=items))
+            if self.b.die_at == "tokens" and self.step >= self.b.die_after:
+                self.die()
+        for s in finished:
+            self.done(s, m.FinishReason.LENGTH)
+        return has_work
+
+    def done(self, s: Sequence, reason: m.FinishReason, error: m.ErrorKind | None = None) -> None:
+        del self.sequences[s.rid]
+        self.send(
+            m.Done(
+                rid=s.rid,
+                reason=reason,
+                prompt_tokens=s.prompt_tokens,
+                cached_tokens=0,
+                output_tokens=s.produced,
+                error_kind=error,
+                code=error.value if error else "",
+                text="as scripted" if error else "",
+            )
+        )
+
+
+def main() -> int:
+    script = Path(sys.argv[1])
+    counter = script.with_name(script.name + ".starts")
+    start = int(counter.read_text()) if counter.exists() else 0
+    counter.write_text(str(start + 1))
+    behaviours = json.loads(script.read_text())
+    behaviour = Behaviour(**behaviours[min(start, len(behaviours) - 1)])
+    fds = sys.argv[sys.argv.index("--ipc") + 1].split(",")
+    return FakeEngine(behaviour, int(fds[0]), int(fds[1])).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
