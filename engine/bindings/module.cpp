@@ -7,7 +7,9 @@
 
 namespace py = pybind11;
 
+void bind_gguf(py::module_& m);
 void bind_model(py::module_& m);
+void bind_sampler(py::module_& m);
 
 namespace {
 
@@ -55,5 +57,7 @@ PYBIND11_MODULE(strata_engine_testing, m) {
             PyErr_SetObject(type.ptr(), value.ptr());
         }
     });
+    bind_gguf(m);
     bind_model(m);
+    bind_sampler(m);
 }

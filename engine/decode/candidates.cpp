@@ -27,7 +27,7 @@ bool Candidates::has(size_t rank) {
 }
 
 double Candidates::weight(RankKey key) const {
-    return exp_nonpositive((double{rank_logit(key)} - double{best_}) * rate_);
+    return exp_nonpositive(clamp_exponent((double{rank_logit(key)} - double{best_}) * rate_));
 }
 
 double Candidates::weight_of_row() {
@@ -65,7 +65,8 @@ void Candidates::keep_typical(double share) {
     WeightSums sums;
     if (bound_ < vocab_) {
         for (size_t rank = 0; rank < bound_; ++rank) {
-            const double exponent = (double{rank_logit(ranks_[rank])} - double{best_}) * rate_;
+            const double exponent =
+                clamp_exponent((double{rank_logit(ranks_[rank])} - double{best_}) * rate_);
             const double w = exp_nonpositive(exponent);
             sums.weight += w;
             sums.weight_exponent += w * exponent;

@@ -8,18 +8,22 @@
 
 namespace strata {
 
-// exp(x) for x <= 0, relative error below 4e-16; values below kExponentMin count as kExponentMin
-// (1e-304, nothing beside the weight 1 of the best token).
-// x = k ln 2 + r with |r| <= ln 2 / 2; exp(r) is the interpolation polynomial of degree 10 at the
-// Chebyshev nodes of that interval; 2^k is added to the exponent field.
+// Least exponent; what is below counts as this one (1e-304: nothing beside the weight 1 of the
+// best token).
 inline constexpr double kExponentMin = -700.0;
 
+inline double clamp_exponent(double x) {
+    return x > kExponentMin ? x : kExponentMin;
+}
+
+// exp(x) for x in [kExponentMin, 0], relative error below 4e-16.
+// x = k ln 2 + r with |r| <= ln 2 / 2; exp(r) is the interpolation polynomial of degree 10 at the
+// Chebyshev nodes of that interval; 2^k is added to the exponent field.
 inline double exp_nonpositive(double x) {
     constexpr double kLog2E = 0x1.71547652b82fep+0;
     constexpr double kLn2High = 0x1.62e42fefa0000p-1;  // times k is exact
     constexpr double kLn2Low = 0x1.cf79abc9e3b3ap-40;
     constexpr double kRound = 0x1.8p+52;  // adding it rounds to an integer, left in the low bits
-    x = x > kExponentMin ? x : kExponentMin;
     const double shifted = x * kLog2E + kRound;
     const double k = shifted - kRound;
     const double r = (x - k * kLn2High) - k * kLn2Low;

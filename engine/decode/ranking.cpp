@@ -6,6 +6,7 @@
 #include <bit>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 namespace strata {
 namespace {
@@ -16,41 +17,51 @@ constexpr size_t kRowsMin = 8;
 constexpr size_t kFirstRanks = 64;  // least that is ranked at once
 constexpr size_t kSortMax = 2048;   // more than these are sorted by radix
 
-constexpr uint32_t kExponentBits = 0x7f80'0000;
+// Has its top bit set if x is NaN or infinite: only then does one more exponent step overflow
+// the exponent field.
+uint32_t overflow_bit(float x) {
+    return (std::bit_cast<uint32_t>(x) & 0x7f80'0000) + 0x0080'0000;
+}
 
-// max[i] = the larger of max[i] and x[i]; returns a non-zero value if any x is NaN or infinite.
-uint32_t fold_row(float* max, const float* x, size_t n) {
-    uint32_t bad = 0;
+float larger(float a, float b) {
+    return a > b ? a : b;
+}
+
+// max[i] = the largest of max[i], x[i] and y[i]. The result's top bit is set if any x or y is NaN
+// or infinite. Two rows at once halve the traffic on `max`; y may equal x.
+uint32_t fold_rows(float* __restrict max,
+                   const float* __restrict x,
+                   const float* __restrict y,
+                   size_t n) {
+    uint32_t bits = 0;
     for (size_t i = 0; i < n; ++i) {
-        const uint32_t exponent = std::bit_cast<uint32_t>(x[i]) & kExponentBits;
-        bad |= exponent == kExponentBits ? 1u : 0u;
-        max[i] = x[i] > max[i] ? x[i] : max[i];
+        bits |= overflow_bit(x[i]) | overflow_bit(y[i]);
+        max[i] = larger(larger(x[i], y[i]), max[i]);
     }
-    return bad;
+    return bits;
 }
 
 // Folds the upper half of `max` [2 * n] onto the lower, n halved until `count` are left.
 void fold_columns(float* max, size_t n, size_t count) {
     for (; n > count; n /= 2)
-        for (size_t i = 0; i < n / 2; ++i)
-            max[i] = max[i + n / 2] > max[i] ? max[i + n / 2] : max[i];
+        for (size_t i = 0; i < n / 2; ++i) max[i] = larger(max[i + n / 2], max[i]);
 }
 
 // Ascending by the upper 32 bits, stable; `keys` come in ascending order of the lower 32.
 void sort_by_logit(std::vector<RankKey>& keys, std::vector<RankKey>& spare, size_t n) {
     constexpr uint32_t kBits = 11;
+    constexpr uint32_t kPasses = 3;
     constexpr size_t kBuckets = size_t{1} << kBits;
-    std::array<uint32_t, kBuckets> start;
-    for (uint32_t shift = 32; shift < 64; shift += kBits) {
-        start.fill(0);
-        for (size_t i = 0; i < n; ++i) ++start[keys[i] >> shift & (kBuckets - 1)];
-        uint32_t sum = 0;
-        for (uint32_t& s : start) {
-            const uint32_t size = s;
-            s = sum;
-            sum += size;
-        }
-        for (size_t i = 0; i < n; ++i) spare[start[keys[i] >> shift & (kBuckets - 1)]++] = keys[i];
+    const auto bucket = [](RankKey key, uint32_t pass) {
+        return key >> (32 + kBits * pass) & (kBuckets - 1);
+    };
+    std::array<std::array<uint32_t, kBuckets>, kPasses> starts{};
+    for (size_t i = 0; i < n; ++i)
+        for (uint32_t pass = 0; pass < kPasses; ++pass) ++starts[pass][bucket(keys[i], pass)];
+    for (uint32_t pass = 0; pass < kPasses; ++pass) {
+        auto& start = starts[pass];
+        std::exclusive_scan(start.begin(), start.end(), start.begin(), 0u);
+        for (size_t i = 0; i < n; ++i) spare[start[bucket(keys[i], pass)]++] = keys[i];
         keys.swap(spare);
     }
 }
@@ -88,16 +99,17 @@ bool Ranking::begin(const float* x) {
     ranked_ = 0;
     is_complete_ = false;
     std::fill(column_max_.begin(), column_max_.end(), kNone);
-    uint32_t bad = 0;
+    uint32_t bits = 0;
     size_t at = 0;
-    for (; at + columns_ <= vocab_; at += columns_)
-        bad |= fold_row(column_max_.data(), x + at, columns_);
-    bad |= fold_row(column_max_.data(), x + at, vocab_ - at);
+    for (; at + 2 * columns_ <= vocab_; at += 2 * columns_)
+        bits |= fold_rows(column_max_.data(), x + at, x + at + columns_, columns_);
+    for (; at < vocab_; at += columns_)
+        bits |= fold_rows(column_max_.data(), x + at, x + at, std::min(columns_, vocab_ - at));
 
     std::copy(column_max_.begin(), column_max_.end(), fold_.begin());
     fold_columns(fold_.data(), columns_, 1);
     best_ = fold_[0];
-    return bad == 0;
+    return bits >> 31 == 0;
 }
 
 int32_t Ranking::best_token() const {
