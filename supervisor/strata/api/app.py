@@ -7,22 +7,21 @@ goes away cancels its request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from aiohttp import web
 
+from strata.api.context import ApiContext, ApiLimits
+from strata.api.logprobs import LogprobWriter
+from strata.api.middleware import add_request_id, build_middlewares
+from strata.api.models import ModelEndpoint
+from strata.api.openai_chat import ChatEndpoint
+from strata.api.openai_completions import CompletionEndpoint
 from strata.serving.request import Service
 from strata.text.model import TextModel
 
+__all__ = ["ApiLimits", "build_app", "make_runner"]
 
-@dataclass(frozen=True, slots=True)
-class ApiLimits:
-    """Bounds of the HTTP side; each has a setting in config.py."""
-
-    body_bytes: int = 16 * 1024 * 1024
-    body_idle_s: float = 30.0  # a body must make progress this often
-    ping_s: float = 10.0  # silence after which a stream gets a `: ping` comment
-    write_idle_s: float = 300.0  # a client that takes nothing for so long is let go
+_KEEPALIVE_S = 75.0  # an idle or half-open connection is closed after this
 
 
 def build_app(
@@ -43,9 +42,43 @@ def build_app(
     `extra_routes` are the operations endpoints (health, status, metrics); they get the same
     errors, request ids and key check.
     """
-    raise NotImplementedError
+    limits = limits or ApiLimits()
+    context = ApiContext(
+        service=service,
+        text=text,
+        model_name=model_name,
+        model_aliases=frozenset(model_aliases),
+        limits=limits,
+        logprobs=LogprobWriter(text.vocabulary),
+    )
+    app = web.Application(
+        middlewares=build_middlewares(api_keys, open_paths), client_max_size=limits.body_bytes
+    )
+    app.on_response_prepare.append(add_request_id)
+
+    async def stop_workers(_: web.Application) -> None:
+        context.workers.shutdown(wait=False, cancel_futures=True)
+
+    app.on_cleanup.append(stop_workers)
+    models = ModelEndpoint(context)
+    app.add_routes(
+        [
+            web.post("/v1/chat/completions", ChatEndpoint(context).handle),
+            web.post("/v1/completions", CompletionEndpoint(context).handle),
+            web.get("/v1/models", models.list),
+            web.get("/v1/models/{id:.+}", models.get),
+            *extra_routes,
+        ]
+    )
+    return app
 
 
 def make_runner(app: web.Application, *, shutdown_s: float = 60.0) -> web.AppRunner:
     """A runner with handler cancellation on; `shutdown_s` bounds the wait for open requests."""
-    raise NotImplementedError
+    return web.AppRunner(
+        app,
+        handler_cancellation=True,
+        keepalive_timeout=_KEEPALIVE_S,
+        shutdown_timeout=shutdown_s,
+        access_log=None,
+    )

@@ -20,9 +20,10 @@ class Detokenizer:
 
     __slots__ = ("_decoder", "_hidden", "_pieces")
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, *, shows_hidden: bool = False) -> None:
+        """With `shows_hidden`, control tokens appear by their names."""
         self._pieces = vocabulary.pieces
-        self._hidden = vocabulary.hidden
+        self._hidden = frozenset() if shows_hidden else vocabulary.hidden
         self._decoder = _UTF8("replace")
 
     def feed(self, token_id: int) -> str:

@@ -69,9 +69,9 @@ class Tokenizer:
         clean = [part if isinstance(part, int) else part.replace(mark, "") for part in parts]
         return self._encode_parts(_partition(clean, self._user_defined))
 
-    def token_count_min(self, text: str) -> int:
-        """A lower bound of the number of tokens, without tokenising."""
-        return -(-len(text) // self.piece_bytes_max)
+    def token_count_min(self, chars: int) -> int:
+        """The fewest tokens a text of `chars` characters can have."""
+        return -(-chars // self.piece_bytes_max)
 
     def _encode_parts(self, parts: Sequence[int | str]) -> list[int]:
         out: list[int] = []

@@ -1,0 +1,161 @@
+"""Runs the sequences of one HTTP request: submits them, reads their events, ends them.
+
+Invariants: every sequence that was submitted is cancelled when the request ends for any other
+reason than its own terminal event (error, disconnect, stop string); outputs of one choice come in
+order, and its `ChoiceEnded` comes last and once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from strata_protocol.messages import ErrorKind, FinishReason, TokenLogprob
+
+from strata.api.choice import ChoiceText, Delta
+from strata.api.errors import from_failed, from_rejected
+from strata.api.schemas import PromptTokensDetails, Usage
+from strata.api.tasks import single_error
+from strata.serving.request import (
+    Failed,
+    Finished,
+    Handle,
+    PromptScored,
+    RejectedError,
+    RequestSpec,
+    Service,
+    TokensReady,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Scores of prompt tokens from index `offset` on."""
+
+    offset: int
+    logprobs: Sequence[TokenLogprob]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceEnded:
+    finish_reason: str  # "stop" or "length"
+
+
+Output = Delta | PromptLogprobs | ChoiceEnded
+Sink = Callable[[int, Output], Awaitable[None]]  # (choice index, output)
+
+
+@dataclass(slots=True)
+class _Sequence:
+    spec: RequestSpec
+    text: ChoiceText
+    handle: Handle | None = None
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+
+class Generation:
+    """One request's sequences; the index of a sequence is its choice index."""
+
+    def __init__(
+        self, service: Service, specs: Sequence[RequestSpec], texts: Sequence[ChoiceText]
+    ) -> None:
+        self._service = service
+        self._sequences = [_Sequence(s, t) for s, t in zip(specs, texts, strict=True)]
+
+    async def submit(self) -> None:
+        """Submits every sequence. Raises ApiError when one is refused; then none runs."""
+        try:
+            for sequence in self._sequences:
+                sequence.handle = await self._service.submit(sequence.spec)
+        except RejectedError as error:
+            self.cancel()
+            raise from_rejected(error) from error
+        except BaseException:
+            self.cancel()
+            raise
+
+    async def run(self, sink: Sink) -> None:
+        """Feeds `sink` until every choice has ended. Raises ApiError when one fails."""
+        try:
+            if len(self._sequences) == 1:
+                await self._read(0, sink)
+                return
+            async with asyncio.TaskGroup() as group:
+                for index in range(len(self._sequences)):
+                    group.create_task(self._read(index, sink))
+        except BaseExceptionGroup as group_error:
+            raise single_error(group_error) from group_error
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Ends what still runs. Idempotent."""
+        for sequence in self._sequences:
+            if sequence.handle is not None:
+                sequence.handle.cancel()
+
+    def usage(self, prompt_indices: Sequence[int]) -> Usage:
+        """Totals. `prompt_indices` name one choice of each distinct prompt: a prompt counts once
+        however many choices it has."""
+        prompt = sum(len(self._sequences[i].spec.prompt_ids) for i in prompt_indices)
+        cached = sum(self._sequences[i].cached_tokens for i in prompt_indices)
+        output = sum(sequence.output_tokens for sequence in self._sequences)
+        return Usage(prompt, output, prompt + output, PromptTokensDetails(cached))
+
+    async def _read(self, index: int, sink: Sink) -> None:
+        sequence = self._sequences[index]
+        text, handle = sequence.text, sequence.handle
+        if handle is None:
+            raise RuntimeError("run() before submit()")
+        async for event in handle:
+            match event:
+                case TokensReady():
+                    # After a stop string: what the engine made before the cancel reached it.
+                    if not text.is_stopped:
+                        await self._show(index, handle, event, sink)
+                case PromptScored(offset, logprobs):
+                    await sink(index, PromptLogprobs(offset, logprobs))
+                case Finished():
+                    await self._finish(index, event, sink)
+                    return
+                case Failed():
+                    if text.is_stopped:
+                        sequence.output_tokens = text.tokens
+                        await sink(index, ChoiceEnded("stop"))
+                        return
+                    raise from_failed(event)
+                case _:
+                    assert_never(event)
+        raise RuntimeError(f"request {sequence.spec.request_id} ended without a terminal event")
+
+    async def _show(self, index: int, handle: Handle, event: TokensReady, sink: Sink) -> None:
+        text = self._sequences[index].text
+        delta = text.feed(event.ids, event.logprobs)
+        if delta.text or delta.tokens:
+            await sink(index, delta)
+        if text.is_stopped:
+            handle.cancel()
+
+    async def _finish(self, index: int, event: Finished, sink: Sink) -> None:
+        sequence = self._sequences[index]
+        sequence.cached_tokens = event.cached_tokens
+        if sequence.text.is_stopped:
+            sequence.output_tokens = sequence.text.tokens
+            await sink(index, ChoiceEnded("stop"))
+            return
+        match event.reason:
+            case FinishReason.STOP:
+                reason = "stop"
+            case FinishReason.LENGTH:
+                reason = "length"
+            case _:
+                text = "the request was cancelled by the server"
+                raise from_failed(Failed(ErrorKind.CANCELLED, "cancelled", text))
+        sequence.output_tokens = event.output_tokens
+        delta = sequence.text.finish()
+        if delta.text or delta.tokens:
+            await sink(index, delta)
+        await sink(index, ChoiceEnded(reason))

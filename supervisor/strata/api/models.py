@@ -1,0 +1,65 @@
+"""`GET /v1/models` and `/v1/models/{id}`: the one model, and what runs it."""
+
+from __future__ import annotations
+
+import msgspec
+from aiohttp import web
+from strata_protocol.messages import ModelFacts, ModePlan
+
+from strata.api.context import ApiContext
+
+
+class ModelDetails(msgspec.Struct, frozen=True):
+    """Ours. What the engine says is null until it has been ready once."""
+
+    context_tokens: int  # a request's prompt and answer together; 0: not known yet
+    vocab: int
+    has_chat: bool
+    facts: ModelFacts | None
+    plan: ModePlan | None
+
+
+class ModelEntry(msgspec.Struct, frozen=True):
+    id: str
+    created: int
+    strata: ModelDetails
+    object: str = "model"
+    owned_by: str = "strata"
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    data: list[ModelEntry]
+    object: str = "list"
+
+
+class ModelEndpoint:
+    """Handlers of both routes."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    async def list(self, request: web.Request) -> web.Response:
+        return _json(ModelList([self._entry()]))
+
+    async def get(self, request: web.Request) -> web.Response:
+        self._context.check_model(request.match_info["id"])
+        return _json(self._entry())
+
+    def _entry(self) -> ModelEntry:
+        context = self._context
+        facts = context.service.facts
+        return ModelEntry(
+            id=context.model_name,
+            created=context.created_s,
+            strata=ModelDetails(
+                context_tokens=context.context_tokens,
+                vocab=context.text.vocabulary.size,
+                has_chat=context.text.has_chat,
+                facts=None if facts is None else facts.model,
+                plan=None if facts is None else facts.plan,
+            ),
+        )
+
+
+def _json(value: msgspec.Struct) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")

@@ -1,0 +1,289 @@
+"""`POST /v1/completions`: raw prompts as text or token ids, several at once, echo, logprobs.
+
+The choices of prompt p are p * n .. p * n + n - 1. `max_tokens` 0 with `echo` scores a prompt
+without generating anything.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import assert_never
+
+import msgspec
+from aiohttp import web
+
+from strata.api.choice import ChoiceText, Delta, ScoredToken
+from strata.api.context import ApiContext, new_id
+from strata.api.errors import invalid
+from strata.api.generation import ChoiceEnded, Generation, Output, PromptLogprobs
+from strata.api.sampling import (
+    TOP_LOGPROBS_MAX,
+    build_params,
+    check_range,
+    context_exceeded,
+    stop_strings,
+    token_limit,
+)
+from strata.api.schemas import (
+    Completion,
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionRequest,
+    Usage,
+    refuse_unsupported,
+)
+from strata.text.detokenizer import Detokenizer
+
+PROMPTS_MAX = 64  # prompts times n
+MAX_TOKENS_DEFAULT = 16  # OpenAI's
+_ENCODER = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    ids: Sequence[int]
+    text: str | None  # None where the client gave ids
+
+
+class CompletionEndpoint:
+    """Handler of the route. Stateless between requests."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        context = self._context
+        body = await context.decode(request, CompletionRequest)
+        context.check_model(body.model)
+        refuse_unsupported(body)
+        top = -1
+        if body.logprobs is not None:
+            check_range("logprobs", body.logprobs, 0, TOP_LOGPROBS_MAX)
+            top = body.logprobs
+        stops = stop_strings(body)
+        echo = bool(body.echo)
+        prompts = await self._prompts(body)
+        vocabulary = context.text.vocabulary
+        count = body.n or 1
+        jobs = []
+        for prompt in prompts:
+            params = build_params(
+                body,
+                stop_ids=vocabulary.stop_ids,
+                vocab=vocabulary.size,
+                max_tokens=token_limit(
+                    body,
+                    prompt_tokens=len(prompt.ids),
+                    prompt_param="prompt",
+                    context=context.context_tokens,
+                    default=MAX_TOKENS_DEFAULT,
+                    lowest=0 if echo else 1,
+                ),
+                logprobs=top,
+            )
+            jobs += [
+                (
+                    prompt.ids,
+                    msgspec.structs.replace(params, choice=i, prompt_logprobs=top if echo else -1),
+                )
+                for i in range(count)
+            ]
+        if len(jobs) > PROMPTS_MAX:
+            raise invalid(
+                f"{len(prompts)} prompts with n = {count} are {len(jobs)} choices;"
+                f" at most {PROMPTS_MAX} are allowed",
+                "prompt",
+            )
+        generation = context.generation(
+            request, jobs, [ChoiceText(vocabulary, stops, wants_logprobs=top >= 0) for _ in jobs]
+        )
+        await generation.submit()
+        answer = _Answer(context, generation, prompts, count, top, echo=echo)
+        if not body.stream:
+            return await answer.whole()
+        include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+        try:
+            return await answer.streamed(request, include_usage=include_usage)
+        finally:
+            generation.cancel()
+
+    async def _prompts(self, body: CompletionRequest) -> list[_Prompt]:
+        text = self._context.text
+        parse_special = body.parse_special is not False
+        prompts: list[_Prompt] = []
+        for param, raw in _listed(body.prompt):
+            if isinstance(raw, str):
+                context = self._context.context_tokens
+                least = text.tokenizer.token_count_min(len(raw))
+                if context and least >= context:
+                    raise context_exceeded(f"at least {least}", context, "prompt")
+                ids = await self._context.in_worker(
+                    partial(text.encode_prompt, raw, parse_special=parse_special), param
+                )
+                prompts.append(_Prompt(ids, raw))
+            else:
+                top = text.vocabulary.size - 1
+                for token_id in raw:
+                    if not 0 <= token_id <= top:
+                        raise invalid(
+                            f"{param} has token id {token_id}; allowed: 0 to {top}", param
+                        )
+                prompts.append(_Prompt(raw, None))
+            if not prompts[-1].ids:
+                raise invalid(f"{param} is empty; at least one token is needed", param)
+        return prompts
+
+
+@dataclass(slots=True)
+class _Choice:
+    """What has come of one choice."""
+
+    texts: list[str] = field(default_factory=list)
+    tokens: list[ScoredToken] = field(default_factory=list)
+    reason: str = ""
+    chars: int = 0  # of prompt (with echo) and answer so far
+    opened: bool = False  # its prompt was echoed
+    scores: dict[int, ScoredToken] = field(default_factory=dict)  # by index in the prompt
+
+
+class _Answer:
+    """Turns the outputs of one generation into OpenAI's completion objects."""
+
+    def __init__(
+        self,
+        context: ApiContext,
+        generation: Generation,
+        prompts: Sequence[_Prompt],
+        count: int,
+        top: int,
+        *,
+        echo: bool,
+    ) -> None:
+        self._context = context
+        self._generation = generation
+        self._prompts = prompts
+        self._count = count
+        self._top = top
+        self._echo = echo
+        self._id = new_id("cmpl")
+        self._created = int(time.time())
+        self._choices = [_Choice() for _ in range(len(prompts) * count)]
+
+    async def whole(self) -> web.Response:
+        async def collect(index: int, output: Output) -> None:
+            choice = self._choices[index]
+            match output:
+                case Delta():
+                    choice.texts.append(output.text)
+                    choice.tokens += output.tokens
+                case ChoiceEnded():
+                    choice.reason = output.finish_reason
+                case PromptLogprobs():
+                    self._score(index, output)
+                case _:
+                    assert_never(output)
+
+        await self._generation.run(collect)
+        choices = [self._whole_choice(i) for i in range(len(self._choices))]
+        completion = self._completion(choices, self._usage())
+        return web.Response(body=_ENCODER.encode(completion), content_type="application/json")
+
+    def _whole_choice(self, index: int) -> CompletionChoice:
+        choice = self._choices[index]
+        text, tokens = self._opening(index)
+        text += "".join(choice.texts)
+        return CompletionChoice(
+            index, text, self._logprobs(index, [*tokens, *choice.tokens]), choice.reason
+        )
+
+    async def streamed(self, request: web.Request, *, include_usage: bool) -> web.StreamResponse:
+        stream = self._context.stream(request)
+
+        async def send(index: int, output: Output) -> None:
+            choice = self._choices[index]
+            if isinstance(output, PromptLogprobs):
+                self._score(index, output)
+                return
+            if self._echo and not choice.opened:
+                choice.opened = True
+                text, tokens = self._opening(index)
+                await stream.send(self._chunk(index, text, tokens))
+            match output:
+                case Delta():
+                    await stream.send(self._chunk(index, output.text, output.tokens))
+                case ChoiceEnded():
+                    await stream.send(self._chunk(index, "", (), output.finish_reason))
+                case _:
+                    assert_never(output)
+
+        async def produce() -> None:
+            await self._generation.run(send)
+            if include_usage:
+                await stream.send(_ENCODER.encode(self._completion([], self._usage())))
+
+        return await stream.run(produce)
+
+    def _chunk(
+        self, index: int, text: str, tokens: Sequence[ScoredToken], reason: str | None = None
+    ) -> bytes:
+        logprobs = self._logprobs(index, tokens) if tokens else None
+        choice = CompletionChoice(index, text, logprobs, reason)
+        return _ENCODER.encode(self._completion([choice], None))
+
+    def _completion(self, choices: list[CompletionChoice], usage: Usage | None) -> Completion:
+        return Completion(self._id, self._created, self._context.model_name, choices, usage)
+
+    def _usage(self) -> Usage:
+        return self._generation.usage(range(0, len(self._choices), self._count))
+
+    def _score(self, index: int, output: PromptLogprobs) -> None:
+        ids = self._prompts[index // self._count].ids
+        scores = self._choices[index].scores
+        for at, logprob in enumerate(output.logprobs, output.offset):
+            if at < len(ids):
+                scores[at] = ScoredToken(ids[at], logprob)
+
+    def _opening(self, index: int) -> tuple[str, Sequence[ScoredToken]]:
+        """The echoed prompt and, with logprobs, its scored tokens."""
+        if not self._echo:
+            return "", ()
+        prompt = self._prompts[index // self._count]
+        scores = self._choices[index].scores
+        vocabulary = self._context.text.vocabulary
+        if prompt.text is not None:
+            text = prompt.text
+        else:
+            shown = Detokenizer(vocabulary, shows_hidden=True)
+            text = "".join([shown.feed(i) for i in prompt.ids]) + shown.flush()
+        if self._top < 0:
+            return text, ()
+        return text, [scores.get(at, ScoredToken(i, None)) for at, i in enumerate(prompt.ids)]
+
+    def _logprobs(self, index: int, tokens: Sequence[ScoredToken]) -> CompletionLogprobs | None:
+        """The entries of `tokens`, whose text follows what the choice has shown before."""
+        if self._top < 0:
+            return None
+        choice = self._choices[index]
+        pieces = self._context.text.vocabulary.pieces
+        offsets: list[int] = []
+        for token in tokens:
+            offsets.append(choice.chars)
+            choice.chars += len(pieces[token.token_id].decode("utf-8", "ignore"))
+        return self._context.logprobs.completion(tokens, self._top, offsets)
+
+
+def _listed(prompt: str | list[str | int | list[int]]) -> list[tuple[str, str | list[int]]]:
+    """Each prompt with the name an error gives it. Raises ApiError for an empty or mixed list."""
+    if isinstance(prompt, str):
+        return [("prompt", prompt)]
+    if not prompt:
+        raise invalid("prompt is an empty list", "prompt")
+    ids = [item for item in prompt if isinstance(item, int)]
+    if len(ids) == len(prompt):
+        return [("prompt", ids)]
+    if ids:
+        raise invalid("prompt mixes token ids with texts or lists", "prompt")
+    return [(f"prompt[{i}]", item) for i, item in enumerate(prompt) if not isinstance(item, int)]

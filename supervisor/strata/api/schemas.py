@@ -1,0 +1,236 @@
+"""The bodies of the OpenAI dialect: what clients send and what they get.
+
+Unknown fields are ignored, as OpenAI's own clients send ever new ones. Fields that are known, would
+change the meaning of the request and cannot be honoured are declared here only to be refused
+(`refuse_unsupported`); their types are open, since any value of theirs is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from strata.api.errors import unsupported
+from strata.text.chat_template import TemplateValue
+
+
+class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
+    """What both generating endpoints share. None means: not said."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    min_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    user: str | None = None
+    # refused unless they ask for nothing
+    best_of: int | None = None
+    use_beam_search: Any = None
+    response_format: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    structured_outputs: Any = None
+    json_schema: Any = None
+    grammar: Any = None
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=False):
+    include_usage: bool | None = None
+
+
+class ContentPart(msgspec.Struct, forbid_unknown_fields=False):
+    type: str
+    text: str | None = None
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=False):
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: Any = None
+    function_call: Any = None
+    audio: Any = None
+
+
+class ChatRequest(Request, kw_only=True):
+    messages: list[Message]
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    chat_template_kwargs: dict[str, TemplateValue] | None = None
+    reasoning_effort: str | None = None
+    # refused unless they ask for nothing
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    modalities: Any = None
+    audio: Any = None
+    web_search_options: Any = None
+    continue_final_message: Any = None
+    add_generation_prompt: Any = None
+    chat_template: Any = None
+
+
+class CompletionRequest(Request, kw_only=True):
+    prompt: str | list[str | int | list[int]]
+    echo: bool | None = None
+    logprobs: int | None = None
+    parse_special: bool | None = None  # ours: control tokens in the prompt's text count
+    # refused unless they ask for nothing
+    suffix: Any = None
+
+
+# field -> the values that ask for nothing, besides null
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "use_beam_search": (False,),
+    "response_format": ({"type": "text"},),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": ("",),
+    "structured_outputs": (),
+    "json_schema": (),
+    "grammar": ("",),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),  # without tools both mean the same
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"], []),
+    "audio": (),
+    "web_search_options": (),
+    "continue_final_message": (False,),
+    "add_generation_prompt": (True,),
+    "chat_template": (),
+    "suffix": ("",),
+}
+
+
+def refuse_unsupported(request: Request) -> None:
+    """Raises ApiError for a field that this server knows and cannot honour."""
+    for field, neutral in _NEUTRAL.items():
+        value = getattr(request, field, None)
+        if value is not None and value not in neutral:
+            raise unsupported(field, field)
+    if request.best_of is not None and request.best_of != (request.n or 1):
+        raise unsupported("best_of", "best_of other than n")
+
+
+# --- answers
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class TopToken(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenEntry(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopToken]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    content: list[TokenEntry]
+    refusal: None = None
+
+
+class AssistantMessage(msgspec.Struct, frozen=True):
+    role: str
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+
+
+class ChatCompletion(msgspec.Struct, frozen=True):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    object: str = "chat.completion"
+
+
+class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    role: str | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+
+
+class ChatChunk(msgspec.Struct, frozen=True):
+    id: str
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | None = None
+    object: str = "chat.completion.chunk"
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True):
+    """Parallel lists; the first token of a prompt has no logprob."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct, frozen=True):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+
+
+class Completion(msgspec.Struct, frozen=True):
+    """Whole answers and chunks of a stream have the same shape."""
+
+    id: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+    object: str = "text_completion"

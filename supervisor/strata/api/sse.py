@@ -1,0 +1,104 @@
+"""One response of server-sent events.
+
+The headers go out at admission. While nothing else is sent, a comment line goes out every `ping_s`,
+so that proxies keep the connection. A stream ends in one of two ways, and only one: `finish`
+(`[DONE]`, complete body), or `fail` (one error event, and a body that is cut off, so that no client
+can take it for whole).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from strata.api.errors import ApiError
+from strata.api.tasks import single_error
+
+log = logging.getLogger(__name__)
+
+_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+
+
+class EventStream:
+    """Writes to one client. `send` returns when the client's buffer has room again."""
+
+    __slots__ = ("_last_s", "_ping_s", "_request", "_response", "_write_idle_s", "_writing_s")
+
+    def __init__(self, request: web.Request, *, ping_s: float, write_idle_s: float) -> None:
+        self._request = request
+        self._response = web.StreamResponse(headers=_HEADERS)
+        self._ping_s = ping_s
+        self._write_idle_s = write_idle_s
+        self._last_s = 0.0  # when the last bytes went out
+        self._writing_s: float | None = None  # since when a write waits for the client
+
+    async def run(self, produce: Callable[[], Awaitable[None]]) -> web.StreamResponse:
+        """Sends the headers, then what `produce` sends, then `[DONE]`; or, when `produce` raises,
+        the error. Only cancellation passes through: then the client is gone."""
+        await self._response.prepare(self._request)
+        try:
+            await self._run_pinged(produce)
+        except ApiError as error:
+            await self._fail(error)
+        except ConnectionError:
+            log.info("the client went away during a stream")
+        except Exception:
+            log.exception("a stream failed")
+            await self._fail(ApiError(500, "internal error", code="internal"))
+        else:
+            await self._write(b"data: [DONE]\n\n")
+            await self._response.write_eof()
+        return self._response
+
+    async def send(self, payload: bytes) -> None:
+        """One event with `payload` (JSON on one line) as its data."""
+        await self._write(b"data: " + payload + b"\n\n")
+
+    async def _fail(self, error: ApiError) -> None:
+        try:
+            await self._write(b"data: " + error.body() + b"\n\n")
+        except ConnectionError:
+            return
+        transport = self._request.transport
+        if transport is not None:
+            transport.close()  # what is buffered goes out; the end-of-body mark never does
+
+    async def _write(self, data: bytes) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self._last_s = self._writing_s = now_s
+        await self._response.write(data)
+        self._writing_s = None
+
+    async def _run_pinged(self, produce: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                pinger = group.create_task(self._ping())
+                try:
+                    await produce()
+                finally:
+                    pinger.cancel()
+        except BaseExceptionGroup as group_error:
+            raise single_error(group_error) from group_error
+
+    async def _ping(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._last_s = loop.time()
+        while True:
+            await asyncio.sleep(max(self._last_s + self._ping_s - loop.time(), 0.001))
+            now_s = loop.time()
+            if self._writing_s is not None:
+                if now_s - self._writing_s >= self._write_idle_s:
+                    transport = self._request.transport
+                    if transport is not None:
+                        transport.abort()
+                    return
+                self._last_s = now_s
+            elif now_s - self._last_s >= self._ping_s:
+                await self._write(b": ping\n\n")
