@@ -54,7 +54,8 @@ class ReferenceModel:
 
     def _norm(self, x: Array, gain: str) -> Array:
         scale = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + self._eps)
-        return x * scale * self._tensors[gain + ".weight"]
+        normed: Array = x * scale * self._tensors[gain + ".weight"]
+        return normed
 
     def _matmul(self, x: Array, name: str) -> Array:
         return x @ self._tensors[name + ".weight"].T + self._tensors.get(name + ".bias", 0.0)

@@ -1,0 +1,316 @@
+"""Negotiation from headers: what is offered resolves and fits, and every limit has reasons."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import strata_engine_testing as engine
+
+from tools.synth_model import Shape, write_model
+
+SHAPE = Shape(width=256, heads=8, kv_heads=2, head_dim=32, ff=512, context=2048)
+GIB = 1 << 30
+TOKEN_BYTES_F16 = 2 * SHAPE.layers * SHAPE.kv_heads * SHAPE.head_dim * 2
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("models")
+    return str(write_model(folder / "m.gguf", SHAPE, kind="q4_1"))
+
+
+def negotiate(path: str, *, memory: int = 8 * GIB, cores: int = 4, **options: object) -> dict:
+    """Wanted modes are keywords of WantedModes; masks and quarantine keep their names."""
+    outer = {k: options.pop(k) for k in ("without_kernels", "quarantine") if k in options}
+    want = engine.WantedModes(**options)
+    return engine.negotiate(path, want, memory_available=memory, cores=cores, **outer)
+
+
+def assert_plan_runs(path: str, plan: dict, masks: list[str]) -> None:
+    """Every operation of the offered plan has a kernel under the same masks."""
+    values = {key: value for key, value in plan.items() if key != "prefix_cache"}
+    ops = engine.plan_ops(path, engine.ModePlan(**values), without_kernels=masks)
+    assert ops
+    assert all(op["kernel"] for op in ops)
+
+
+def test_everything_is_ready(path: str) -> None:
+    result = negotiate(path)
+    assert result["refused"] == []
+    assert result["plan"] == {
+        "batch": 8,
+        "max_context": 2048,
+        "kv": "f16",
+        "prefill": 256,
+        "activations": "int8",
+        "threads": 4,
+        "kv_tokens": 8 * 2048,
+        "prefix_cache": True,
+    }
+    states = {name: mode["state"] for name, mode in result["modes"].items()}
+    assert states.pop("mtp") == "unsupported"
+    assert set(states) == set(result["plan"])
+    assert set(states.values()) == {"ready"}
+    assert result["modes"]["mtp"]["reasons"][0]["code"] == "mode.not_built"
+    assert_plan_runs(path, result["plan"], [])
+
+
+@pytest.mark.parametrize(
+    ("mask", "axis", "requested", "available"),
+    [
+        ("*:sequences>1", "batch", "8", "1"),
+        ("*:sequences>3", "batch", "8", "2"),
+        ("attention*:kv=f16", "kv", "auto", "f32"),
+        ("matmul*:act=i8block", "activations", "auto", "f32"),
+        ("quantize*", "activations", "auto", "f32"),
+        ("*:rows>100", "prefill", "256", "64"),
+    ],
+)
+def test_masked_kernels_limit_one_axis(
+    path: str, mask: str, axis: str, requested: str, available: str
+) -> None:
+    # The fused norm must not stand in where rounding itself is masked.
+    masks = [mask, "rms_norm_quantize*"] if mask == "quantize*" else [mask]
+    result = negotiate(path, without_kernels=masks)
+    mode = result["modes"][axis]
+    assert (mode["state"], mode["requested"], mode["available"]) == (
+        "limited",
+        requested,
+        available,
+    )
+    assert str(result["plan"][axis]) == available
+    assert {reason["code"] for reason in mode["reasons"]} == {"kernel.missing"}
+    assert all(mask in reason["text"] for reason in mode["reasons"])
+    others = {n: m["state"] for n, m in result["modes"].items() if n not in {axis, "mtp"}}
+    assert set(others.values()) == {"ready"}, others
+    assert_plan_runs(path, result["plan"], masks)
+
+
+def test_all_missing_kernels_are_listed(path: str) -> None:
+    reasons = negotiate(path, without_kernels=["*:sequences>1"])["modes"]["batch"]["reasons"]
+    text = "\n".join(reason["text"] for reason in reasons)
+    for op in ("embed", "rms_norm", "matmul", "rope", "kv_append", "attention", "swiglu", "add"):
+        assert f"no kernel for {op} " in text
+    assert "weight=q4_1" in text
+    assert "n=512 k=256" in text  # shapes
+    assert "blk.0.ffn_gate.weight" in text  # and the first tensor that needs it
+    assert "more like it" in text
+
+
+def test_two_masks_limit_two_axes(path: str) -> None:
+    masks = ["*:sequences>1", "attention*:kv=f16"]
+    result = negotiate(path, without_kernels=masks)
+    assert (result["plan"]["batch"], result["plan"]["kv"]) == (1, "f32")
+    assert masks[0] in result["modes"]["batch"]["reasons"][0]["text"]
+    assert masks[1] in result["modes"]["kv"]["reasons"][0]["text"]
+    assert_plan_runs(path, result["plan"], masks)
+
+
+def test_nothing_runs(path: str) -> None:
+    result = negotiate(path, without_kernels=["swiglu*", "rope*"])
+    assert result["plan"] is None
+    assert {reason["code"] for reason in result["refused"]} == {"kernel.missing"}
+    text = "\n".join(reason["text"] for reason in result["refused"])
+    assert "no kernel for swiglu " in text
+    assert "no kernel for rope " in text
+
+
+def test_loading_a_plan_without_kernels_refuses_with_the_list(path: str) -> None:
+    plan = engine.ModePlan(max_context=64, kv_tokens=64)
+    with pytest.raises(engine.EngineError, match="no kernel for swiglu ") as caught:
+        engine.LoadedModel(path, plan, without_kernels=["swiglu*", "rope*"])
+    assert (caught.value.kind, caught.value.code) == ("unsupported", "kernel.missing")
+    assert "no kernel for rope " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "axis", "available"),
+    [
+        ("batch", "batch", "1"),
+        ("batch=8", "batch", "4"),
+        ("batch=4", "batch", "2"),
+        ("kv=f16", "kv", "f32"),
+        ("kv", "kv", "f32"),
+        ("activations=int8", "activations", "f32"),
+        ("prefill=256", "prefill", "128"),
+        ("prefix_cache", "prefix_cache", "off"),
+    ],
+)
+def test_quarantine(path: str, entry: str, axis: str, available: str) -> None:
+    result = negotiate(path, quarantine=[entry, "mtp"])
+    mode = result["modes"][axis]
+    assert (mode["state"], mode["available"]) == ("limited", available)
+    assert mode["reasons"][0]["code"] == "mode.quarantined"
+    assert entry in mode["reasons"][0]["text"]
+    others = {n: m["state"] for n, m in result["modes"].items() if n not in {axis, "mtp"}}
+    assert set(others.values()) == {"ready"}, others
+
+
+def test_quarantine_of_every_value_refuses(path: str) -> None:
+    result = negotiate(path, quarantine=["kv=f16", "kv=f32"])
+    assert result["plan"] is None
+    assert result["refused"][0]["code"] == "mode.quarantined"
+
+
+@pytest.mark.parametrize("entry", ["bach", "batch=", "=4", ""])
+def test_unreadable_quarantine(path: str, entry: str) -> None:
+    with pytest.raises(engine.EngineError) as caught:
+        negotiate(path, quarantine=[entry])
+    assert caught.value.code == "config.quarantine"
+    assert f'"{entry}"' in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("batch", 1025, "allowed are 1 to 1024"),
+        ("prefill", 8193, "allowed are 1 to 8192"),
+        ("threads", 1025, "allowed are 1 to 1024"),
+        ("kv", "q8", "allowed are auto, f16 and f32"),
+        ("activations", "fp8", "allowed are auto, int8 and f32"),
+        ("kv_tokens", (1 << 30) + 1, "allowed are"),
+    ],
+)
+def test_wanted_values_out_of_range(path: str, option: str, value: object, text: str) -> None:
+    with pytest.raises(engine.EngineError) as caught:
+        negotiate(path, **{option: value})
+    assert (caught.value.kind, caught.value.code) == ("invalid_request", f"config.{option}")
+    assert text in str(caught.value)
+
+
+def test_context_beyond_the_model(path: str) -> None:
+    mode = negotiate(path, max_context=4096)["modes"]["max_context"]
+    assert (mode["state"], mode["requested"], mode["available"]) == ("limited", "4096", "2048")
+    assert mode["reasons"] == [
+        {"code": "model.context", "text": "the model was made for 2048 tokens"}
+    ]
+
+
+def test_threads_beyond_the_cores(path: str) -> None:
+    mode = negotiate(path, threads=9, cores=4)["modes"]["threads"]
+    assert (mode["state"], mode["available"]) == ("limited", "4")
+    assert mode["reasons"][0]["code"] == "host.cores"
+
+
+def test_int8_without_quantised_weights(tmp_path: Path) -> None:
+    path = str(write_model(tmp_path / "m.gguf", SHAPE, kind="f16"))
+    assert negotiate(path)["modes"]["activations"]["state"] == "ready"
+    assert negotiate(path)["plan"]["activations"] == "f32"
+    mode = negotiate(path, activations="int8")["modes"]["activations"]
+    assert (mode["state"], mode["available"]) == ("limited", "f32")
+    assert mode["reasons"][0]["code"] == "model.no_quantized_weights"
+
+
+def fixed_bytes(path: str, **options: object) -> int:
+    """What the plan needs beside the KV pool."""
+    memory = negotiate(path, **options)["memory"]
+    return sum(bytes_ for name, bytes_ in memory.items() if name != "kv")
+
+
+def test_memory_parts_are_what_loading_allocates(path: str) -> None:
+    result = negotiate(path, cores=1)
+    values = {key: value for key, value in result["plan"].items() if key != "prefix_cache"}
+    model = engine.LoadedModel(path, engine.ModePlan(**values))
+    assert model.memory == result["memory"]
+    assert result["memory"]["kv"] == 8 * 2048 * TOKEN_BYTES_F16
+    assert result["memory"]["weights.packed"] > 0
+    assert [phase for phase, _, _ in model.progress][-1] == "allocate"
+    packed = [(done, total) for phase, done, total in model.progress if phase == "pack"]
+    assert packed[0][0] == 0
+    assert packed[-1][0] == packed[-1][1] > 0
+    assert packed == sorted(packed)
+
+
+def test_pool_takes_half_of_what_is_left(path: str) -> None:
+    fixed = fixed_bytes(path)
+    left = 10000 * TOKEN_BYTES_F16
+    result = negotiate(path, memory=(fixed + left) * 20 // 19 + 20)
+    tokens = result["plan"]["kv_tokens"]
+    assert tokens % engine.PAGE_TOKENS == 0
+    assert abs(tokens - 5000) <= engine.PAGE_TOKENS
+    assert result["plan"]["max_context"] == 2048
+    assert result["modes"]["max_context"]["state"] == "ready"
+
+
+def test_pool_holds_one_context_when_half_does_not(path: str) -> None:
+    left = 3000 * TOKEN_BYTES_F16
+    result = negotiate(path, memory=(fixed_bytes(path) + left) * 20 // 19 + 20)
+    assert result["plan"]["kv_tokens"] == 2048
+    assert result["plan"]["max_context"] == 2048
+
+
+def test_short_memory_shortens_the_context(path: str) -> None:
+    left = 1000 * TOKEN_BYTES_F16
+    result = negotiate(path, memory=(fixed_bytes(path) + left) * 20 // 19 + 20)
+    mode = result["modes"]["max_context"]
+    assert mode["state"] == "limited"
+    assert result["plan"]["max_context"] == result["plan"]["kv_tokens"] <= 1000
+    assert result["plan"]["batch"] == 8
+    [reason] = mode["reasons"]
+    assert reason["code"] == "mem.kv_budget"
+    assert (
+        f"2048 tokens of keys and values need {2048 * TOKEN_BYTES_F16 / 2**20:.0f} MiB"
+        in (reason["text"])
+    )
+
+
+def test_shorter_memory_reduces_the_rows(tmp_path: Path) -> None:
+    shape = dataclasses.replace(SHAPE, vocab=4096)
+    path = str(write_model(tmp_path / "m.gguf", shape, kind="q4_1"))
+    small = fixed_bytes(path, prefill=64) + 400 * TOKEN_BYTES_F16
+    assert small < fixed_bytes(path)
+    result = negotiate(path, memory=small * 20 // 19 + 20)
+    mode = result["modes"]["prefill"]
+    assert (mode["state"], mode["available"]) == ("limited", "64")
+    assert mode["reasons"][0]["code"] == "mem.insufficient"
+
+
+def test_no_memory_at_all(path: str) -> None:
+    result = negotiate(path, memory=4096)
+    assert result["plan"] is None
+    assert [reason["code"] for reason in result["refused"]] == ["mem.insufficient"]
+
+
+def test_wanted_pool(path: str) -> None:
+    result = negotiate(path, kv_tokens=5000)
+    assert result["plan"]["kv_tokens"] == 5024  # whole pages
+    assert result["modes"]["kv_tokens"]["state"] == "ready"
+
+
+def test_wanted_pool_smaller_than_a_context(path: str) -> None:
+    result = negotiate(path, kv_tokens=1024)
+    assert result["plan"]["max_context"] == 1024
+    mode = result["modes"]["max_context"]
+    assert mode["state"] == "limited"
+    assert "kv_tokens of 1024 hold no more than 1024 tokens" in mode["reasons"][0]["text"]
+
+
+def test_wanted_pool_beyond_memory(path: str) -> None:
+    left = 3000 * TOKEN_BYTES_F16
+    memory = (fixed_bytes(path) + left) * 20 // 19 + 20
+    result = negotiate(path, kv_tokens=100_000, memory=memory)
+    mode = result["modes"]["kv_tokens"]
+    assert mode["state"] == "limited"
+    assert mode["reasons"][0]["code"] == "mem.kv_budget"
+    assert result["plan"]["kv_tokens"] <= 3000
+    assert result["plan"]["max_context"] == 2048
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("batch", 0),
+        ("prefill", 0),
+        ("threads", 0),
+        ("max_context", 2049),
+        ("kv_tokens", 0),
+        ("kv_tokens", 33),
+    ],
+)
+def test_a_plan_that_the_model_cannot_have(path: str, field: str, value: int) -> None:
+    values: dict = {"max_context": 64, "kv_tokens": 64, field: value}
+    with pytest.raises(engine.EngineError, match=field) as caught:
+        engine.LoadedModel(path, engine.ModePlan(**values))
+    assert caught.value.code == "plan.range"
