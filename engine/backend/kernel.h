@@ -62,7 +62,7 @@ struct KvView {
 struct QuantView {
     int8_t* values = nullptr;  // [rows, k]
     float* scales = nullptr;   // [rows, k / 32]
-    int32_t* sums = nullptr;   // [rows, k / 32] sum of the block's int8 values
+    int32_t* sums = nullptr;   // [rows, k / 32] sums of the block's halves, int16 each
 };
 
 struct OpCall {
@@ -102,7 +102,7 @@ struct Packing {
 };
 
 struct KernelEntry {
-    std::string_view id;            // "matmul.rows16.q4_1_x_i8.avx512vnni": family.algorithm.types.isa
+    std::string id;                 // "matmul.rows16.q4_1_x_i8.avx512vnni": family.algorithm.types.isa
     OpKind kind = OpKind::Add;
     uint32_t features = 0;          // feature bits this kernel accepts
     std::string_view isa;           // "portable", "avx2", "avx512vnni", "neon"

@@ -1,0 +1,143 @@
+// What the files of one instruction set export: plain functions over plain structs. Included by
+// files that are compiled with -mavx512* and the like, so nothing here may be emitted by the
+// compiler with external linkage: no std types, no inline functions, no templates.
+#pragma once
+
+#include <stdint.h>
+
+namespace strata::cpu {
+
+// Block formats that "rows16" packs; the order of IsaOps::matmul_i8.
+enum PackedFormat {
+    kPackedQ4_0,
+    kPackedQ4_1,
+    kPackedQ5_0,
+    kPackedQ5_1,
+    kPackedQ8_0,
+    kPackedQ4_K,
+    kPackedQ5_K,
+    kPackedQ6_K,
+    kPackedFormatCount
+};
+
+// Limits that matchers and kernels share.
+constexpr uint32_t kRowDotOutputs = 4;   // weight rows of one work item of matmul_f32
+constexpr uint32_t kRopePairsMax = 256;  // rope_dims / 2
+constexpr uint32_t kPage = 32;           // tokens of a KV page
+constexpr uint32_t kHeadDimMax = 256;    // of KV heads
+constexpr uint32_t kQueryTileMax = 8;    // upper bound of V::kQueriesMax
+
+// Byte offsets within one tile of 16 rows; see rows16.h.
+struct Rows16Layout {
+    uint64_t scales_at;      // f16 [k / 32 or k / 256, 16]
+    uint64_t mins_at;        // f16 [same], where the format has minimums
+    uint64_t sub_scales_at;  // K formats: u8 [k / 32, 16]; Q6_K: i8 [k / 16, 16]
+    uint64_t sub_mins_at;    // Q4_K, Q5_K: u8 [k / 32, 16]
+    uint64_t quants_at;      // [k / 32, 4 (nibbles) or 8 (bytes), 64]
+    uint64_t tile_bytes;
+};
+
+struct MatmulI8Args {
+    const uint8_t* packed;  // [ceil(n / 16)] tiles
+    Rows16Layout layout;
+    const int8_t* values;  // [rows, k]; these three as in quantize.h
+    const float* scales;   // [rows, k / 32]
+    const int32_t* sums;   // [rows, k / 32]
+    const float* bias;     // [n] or null
+    float* out;            // [rows, n]
+    uint32_t rows, n, k;
+};
+
+struct MatmulF32Args {
+    const uint8_t* weight;  // [n, k] in the file's layout
+    uint64_t row_bytes;
+    int ggml_type;
+    const float* x;     // [rows, k]
+    const float* bias;  // [n] or null
+    float* out;         // [rows, n]
+    uint32_t rows, n, k;
+    float* scratch;  // [4, k]
+};
+
+struct NormArgs {
+    const float* x;     // [rows, k]
+    const float* gain;  // [group]
+    float* out;         // [rows, k]
+    uint32_t k, group;  // group divides k; each group has its own mean
+    float eps;
+};
+
+struct QuantizeArgs {
+    const float* x;  // [rows, k]
+    int8_t* values;
+    float* scales;
+    int32_t* sums;
+    uint32_t k;
+};
+
+struct RopeArgs {
+    float* x;                   // [rows, heads * head_dim], changed in place
+    const uint32_t* positions;  // [rows]
+    const float* frequencies;   // [rope_dims / 2]
+    uint32_t heads, head_dim, rope_dims;
+    bool is_neox;
+};
+
+struct KvArgs {
+    void* k;  // [pages, kv_heads, head_dim, 32], f16 or f32
+    void* v;  // [pages, kv_heads, 32, head_dim]
+    bool is_f32;
+    uint32_t kv_heads, head_dim;
+    const uint32_t* positions;    // [rows]
+    const uint32_t* sequences;    // [rows]
+    const uint32_t* page_tables;  // [sequences, page_table_stride]
+    uint32_t page_table_stride;
+};
+
+struct KvAppendArgs {
+    KvArgs kv;
+    const float* k;  // [rows, kv_heads * head_dim]
+    const float* v;
+};
+
+struct AttentionArgs {
+    KvArgs kv;
+    const float* q;  // [rows, heads * head_dim]
+    float* out;      // [rows, heads * head_dim]
+    uint32_t rows, heads;
+    uint32_t block_rows;  // neighbouring rows of one work item
+    float scale;
+    float* scratch;  // attention_scratch_floats()
+};
+
+// SwiGlu: out = silu(x) * y. Add: out += y.
+struct PairArgs {
+    const float* x;
+    const float* y;
+    float* out;
+    uint32_t k;
+};
+
+// Ranges are of work items: tiles of 16 outputs (matmul_i8), blocks of 4 outputs (matmul_f32),
+// (row block, kv_head) with the head fastest (attention), rows (all others).
+struct IsaOps {
+    void (*matmul_i8[kPackedFormatCount])(const MatmulI8Args&, uint32_t begin, uint32_t end);
+    void (*matmul_f32)(const MatmulF32Args&, uint32_t begin, uint32_t end);
+    void (*rms_norm)(const NormArgs&, uint32_t begin, uint32_t end);
+    void (*quantize)(const QuantizeArgs&, uint32_t begin, uint32_t end);
+    // As rms_norm then quantize of each row; NormArgs::out is scratch [k].
+    void (*rms_norm_quantize)(const NormArgs&, const QuantizeArgs&, uint32_t begin, uint32_t end);
+    void (*rope)(const RopeArgs&, uint32_t begin, uint32_t end);
+    void (*kv_append)(const KvAppendArgs&, uint32_t begin, uint32_t end);
+    void (*attention)(const AttentionArgs&, uint32_t begin, uint32_t end);
+    void (*swiglu)(const PairArgs&, uint32_t begin, uint32_t end);
+    void (*add)(const PairArgs&, uint32_t begin, uint32_t end);
+};
+
+// Defined only where the processor family has the instruction set.
+const IsaOps& isa_ops_portable();
+const IsaOps& isa_ops_avx2();
+const IsaOps& isa_ops_avx512();
+const IsaOps& isa_ops_neon();
+
+}  // namespace strata::cpu

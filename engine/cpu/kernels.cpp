@@ -1,0 +1,36 @@
+// The one explicit table of CPU kernels.
+#include "engine/cpu/kernels.h"
+
+#include "engine/cpu/entries.h"
+
+namespace strata {
+
+std::vector<KernelEntry> cpu_kernels(const CpuFeatures& features) {
+    using cpu::Isa;
+    const struct {
+        Isa isa;
+        bool is_present;
+    } order[] = {
+        {Isa::Avx512Vnni, features.avx512vnni},
+        {Isa::Avx2, features.avx2},
+        {Isa::Neon, features.neon},
+        {Isa::Portable, true},
+    };
+    std::vector<KernelEntry> table;
+    for (const auto& [isa, is_present] : order) {
+        if (!is_present) continue;
+        cpu::append_norm(isa, table);
+        cpu::append_quantize(isa, table);
+        cpu::append_matmul_i8(isa, table);
+        cpu::append_matmul_f32(isa, table);
+        cpu::append_rope(isa, table);
+        cpu::append_kv_append(isa, table);
+        cpu::append_attention(isa, table);
+        cpu::append_elementwise(isa, table);
+    }
+    cpu::append_embed(table);
+    cpu::append_gather_rows(table);
+    return table;
+}
+
+}  // namespace strata

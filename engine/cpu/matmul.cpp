@@ -1,0 +1,164 @@
+// Matmul [R, k] x weight [n, k] -> [R, n], in two families:
+//   matmul.rows16.*_x_i8   packed block formats times int8 activations (matmul_i8_body.h)
+//   matmul.rowdot.*_x_f32  any type in the file's layout times f32 activations (matmul_f32_body.h)
+#include "engine/cpu/entries.h"
+#include "engine/cpu/rows16.h"
+
+namespace strata::cpu {
+namespace {
+
+template <DType kType, DType kAct>
+Refused match(const OpRequest& request) {
+    if (request.weight != kType)
+        return one_of("weight", dtype_name(request.weight), dtype_name(kType));
+    if (request.act != kAct) return one_of("act", dtype_name(request.act), dtype_name(kAct));
+    if (request.n == 0) return one_of("n", "0", "1 and up");
+    return not_multiple("k", request.k, dtype_info(kType).block_elements);
+}
+
+uint32_t items_i8(const OpCall& call) {
+    return (call.weight.n + kTileRows - 1) / kTileRows;
+}
+
+template <Isa kIsa, DType kType>
+void run_i8(const OpCall& call, WorkRange range) {
+    MatmulI8Args args{};
+    args.packed = reinterpret_cast<const uint8_t*>(call.weight.data);
+    args.layout = rows16_layout(kType, call.weight.k);
+    args.values = call.quant.values;
+    args.scales = call.quant.scales;
+    args.sums = call.quant.sums;
+    args.bias = call.vector;
+    args.out = call.out;
+    args.rows = call.rows;
+    args.n = call.weight.n;
+    args.k = call.weight.k;
+    isa_ops<kIsa>().matmul_i8[*packed_format(kType)](args, range.begin, range.end);
+}
+
+uint64_t bytes_i8(const OpRequest& r) {
+    const uint64_t weight = rows16_packing().bytes(r.weight, r.n, r.k);
+    return weight + uint64_t{r.rows} * (r.k + r.k / 32 * 8ull + r.n * 4ull);
+}
+
+uint32_t items_f32(const OpCall& call) {
+    return (call.weight.n + kRowDotOutputs - 1) / kRowDotOutputs;
+}
+
+template <Isa kIsa>
+void run_f32(const OpCall& call, WorkRange range) {
+    MatmulF32Args args{};
+    args.weight = reinterpret_cast<const uint8_t*>(call.weight.data);
+    args.row_bytes = dtype_bytes(call.weight.type, call.weight.k);
+    args.ggml_type = static_cast<int>(call.weight.type);
+    args.x = call.x;
+    args.bias = call.vector;
+    args.out = call.out;
+    args.rows = call.rows;
+    args.n = call.weight.n;
+    args.k = call.weight.k;
+    args.scratch = reinterpret_cast<float*>(call.scratch);
+    isa_ops<kIsa>().matmul_f32(args, range.begin, range.end);
+}
+
+uint64_t scratch_f32(const OpRequest& r) {
+    return uint64_t{kRowDotOutputs} * r.k * sizeof(float);
+}
+
+uint64_t bytes_f32(const OpRequest& r) {
+    const uint64_t weight = r.n * dtype_bytes(r.weight, r.k);
+    return weight + uint64_t{r.rows} * (uint64_t{r.k} + r.n) * 4;
+}
+
+// Shapes with a last tile that is not full, one row, odd rows, and a block count that is odd.
+template <DType kType, DType kAct>
+std::vector<OpRequest> test_shapes() {
+    const uint32_t block = dtype_info(kType).block_elements;
+    const uint32_t unit = block == 1 ? 1 : block;
+    const struct {
+        uint32_t rows, n, k;
+        bool bias;
+    } shapes[] = {{1, 16, unit == 1 ? 33 : unit, false},
+                  {3, 37, unit == 1 ? 100 : 3 * unit, true},
+                  {19, 64, unit == 1 ? 259 : (unit == 32 ? 18 * unit : 2 * unit), false}};
+    std::vector<OpRequest> requests;
+    for (const auto& shape : shapes) {
+        OpRequest request;
+        request.kind = OpKind::Matmul;
+        request.weight = kType;
+        request.act = kAct;
+        request.rows = shape.rows;
+        request.n = shape.n;
+        request.k = shape.k;
+        request.features = shape.bias ? uint32_t{kFeatureBias} : 0u;
+        requests.push_back(request);
+    }
+    return requests;
+}
+
+template <Isa kIsa, DType kType>
+KernelEntry entry_i8() {
+    KernelEntry entry;
+    entry.id =
+        "matmul.rows16." + std::string(dtype_name(kType)) + "_x_i8." + std::string(isa_name(kIsa));
+    entry.kind = OpKind::Matmul;
+    entry.features = kFeatureBias;
+    entry.isa = isa_name(kIsa);
+    entry.match = match<kType, DType::I8Block>;
+    entry.items = items_i8;
+    entry.run = run_i8<kIsa, kType>;
+    entry.packing = &rows16_packing();
+    entry.bytes_moved = bytes_i8;
+    // Integer sums are exact; what is left is one f32 rounding per block of 32.
+    entry.tolerance = {.abs = 1e-4, .rel = 1e-5, .nmse = 1e-11};
+    entry.test_requests = test_shapes<kType, DType::I8Block>;
+    return entry;
+}
+
+template <Isa kIsa, DType kType>
+KernelEntry entry_f32() {
+    KernelEntry entry;
+    entry.id =
+        "matmul.rowdot." + std::string(dtype_name(kType)) + "_x_f32." + std::string(isa_name(kIsa));
+    entry.kind = OpKind::Matmul;
+    entry.features = kFeatureBias;
+    entry.isa = isa_name(kIsa);
+    entry.match = match<kType, DType::F32>;
+    entry.items = items_f32;
+    entry.run = run_f32<kIsa>;
+    entry.scratch_bytes = scratch_f32;
+    entry.bytes_moved = bytes_f32;
+    // f32 sums in at least 8 chains of k / 8 additions each.
+    entry.tolerance = {.abs = 1e-4, .rel = 1e-5, .nmse = 1e-11};
+    entry.test_requests = test_shapes<kType, DType::F32>;
+    return entry;
+}
+
+template <Isa kIsa, DType... kTypes>
+void append_all_i8(std::vector<KernelEntry>& table) {
+    (table.push_back(entry_i8<kIsa, kTypes>()), ...);
+}
+
+template <Isa kIsa, DType... kTypes>
+void append_all_f32(std::vector<KernelEntry>& table) {
+    (table.push_back(entry_f32<kIsa, kTypes>()), ...);
+}
+
+}  // namespace
+
+void append_matmul_i8(Isa isa, std::vector<KernelEntry>& table) {
+    using enum DType;
+    with_isa(isa, [&](auto constant) {
+        append_all_i8<constant(), Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K>(table);
+    });
+}
+
+void append_matmul_f32(Isa isa, std::vector<KernelEntry>& table) {
+    using enum DType;
+    with_isa(isa, [&](auto constant) {
+        append_all_f32<constant(), F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K>(
+            table);
+    });
+}
+
+}  // namespace strata::cpu

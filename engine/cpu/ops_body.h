@@ -1,0 +1,33 @@
+// The table of one instruction set's kernels, from the bodies compiled for its lanes.
+#pragma once
+
+#include "engine/cpu/attention_body.h"
+#include "engine/cpu/matmul_f32_body.h"
+#include "engine/cpu/matmul_i8_body.h"
+#include "engine/cpu/rows_body.h"
+
+namespace strata::cpu {
+namespace {
+
+constexpr IsaOps kIsaOps = {
+    {matmul_i8<kPackedQ4_0>,
+     matmul_i8<kPackedQ4_1>,
+     matmul_i8<kPackedQ5_0>,
+     matmul_i8<kPackedQ5_1>,
+     matmul_i8<kPackedQ8_0>,
+     matmul_i8<kPackedQ4_K>,
+     matmul_i8<kPackedQ5_K>,
+     matmul_i8<kPackedQ6_K>},
+    matmul_f32,
+    rms_norm,
+    quantize,
+    rms_norm_quantize,
+    rope,
+    kv_append,
+    attention,
+    swiglu,
+    add,
+};
+
+}  // namespace
+}  // namespace strata::cpu
