@@ -46,19 +46,25 @@ void Scheduler::insert(Queue& queue, std::unique_ptr<Sequence> sequence) {
     queue.insert(place, std::move(sequence));
 }
 
+std::optional<Reason> Scheduler::refusal(uint32_t prompt_tokens, uint32_t max_tokens) const {
+    const uint32_t generated = max_tokens > 0 ? 1 : 0;
+    if (uint64_t{prompt_tokens} + generated <= context_) return std::nullopt;
+    return Reason{"context_length_exceeded",
+                  "the prompt has " + std::to_string(prompt_tokens) +
+                      " tokens; a sequence holds at most " + std::to_string(context_) +
+                      (generated ? ", at least one of them generated" : "")};
+}
+
 void Scheduler::submit(Request&& request, uint64_t now_us, Effects& effects) {
     STRATA_ASSERT(!has(request.rid), "the intake lets a rid in once");
     auto sequence = std::make_unique<Sequence>(std::move(request));
     Sequence& taken = *sequence;
     const Request& r = taken.request;
-    const uint32_t room = r.params().max_tokens > 0 ? 1 : 0;
-    if (r.prompt_tokens + room > context_) {
+    if (auto reason = refusal(r.prompt_tokens, r.params().max_tokens)) {
         return finish_error(taken,
                             ErrorKind::InvalidRequest,
-                            "context_length_exceeded",
-                            "the prompt has " + std::to_string(r.prompt_tokens) +
-                                " tokens; a sequence holds " + std::to_string(context_) +
-                                (room ? ", at least one of them generated" : ""),
+                            std::move(reason->code),
+                            std::move(reason->text),
                             now_us,
                             effects);
     }
@@ -90,6 +96,18 @@ void Scheduler::cancel(uint64_t rid, uint64_t now_us, Effects& effects) {
     const auto found = by_rid_.find(rid);
     if (found == by_rid_.end()) return;
     finish(*found->second, protocol::FinishReason::Cancelled, now_us, effects);
+    remove_done();
+}
+
+void Scheduler::reject(uint64_t rid, Reason reason, uint64_t now_us, Effects& effects) {
+    const auto found = by_rid_.find(rid);
+    if (found == by_rid_.end()) return;
+    finish_error(*found->second,
+                 ErrorKind::InvalidRequest,
+                 std::move(reason.code),
+                 std::move(reason.text),
+                 now_us,
+                 effects);
     remove_done();
 }
 

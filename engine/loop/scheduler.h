@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -44,6 +45,9 @@ class Scheduler {
 
     bool has(uint64_t rid) const { return by_rid_.contains(rid); }
 
+    // Why a prompt of this length can never be served here; nullopt if it can.
+    std::optional<Reason> refusal(uint32_t prompt_tokens, uint32_t max_tokens) const;
+
     // Takes a request, or ends it at once: what can never fit, has nothing left to do, or finds
     // the queue full. `request.rid` must not be present.
     void submit(Request&& request, uint64_t now_us, Effects& effects);
@@ -51,6 +55,9 @@ class Scheduler {
     // Unknown rids are ignored: the request may just have ended.
     void cancel(uint64_t rid, uint64_t now_us, Effects& effects);
     void credit(uint64_t rid, uint32_t upto);
+
+    // Ends a request whose peer broke a rule. Unknown rids are ignored.
+    void reject(uint64_t rid, Reason reason, uint64_t now_us, Effects& effects);
 
     // Admits what fits and plans the next step. `rows.rows == 0`: nothing can be done until the
     // next event. Each non-empty step must be answered by complete() or fail().

@@ -1,0 +1,152 @@
+#include "engine/loop/convert.h"
+
+#include <utility>
+
+#include "engine/base/assert.h"
+
+namespace strata {
+
+namespace {
+
+struct Word {
+    DType type;
+    std::string_view word;
+};
+constexpr Word kKvWords[] = {{DType::F16, "f16"}, {DType::F32, "f32"}};
+constexpr Word kActivationWords[] = {{DType::I8Block, "int8"}, {DType::F32, "f32"}};
+
+template <size_t N>
+DType type_of(const Word (&words)[N], const std::string& field, const std::string& word) {
+    std::string known;
+    for (const Word& entry : words) {
+        if (entry.word == word) return entry.type;
+        known += (known.empty() ? "" : ", ") + std::string(entry.word);
+    }
+    throw Error(ErrorKind::InvalidRequest,
+                "plan.range",
+                "plan." + field + " is \"" + word + "\"; known: " + known);
+}
+
+template <size_t N>
+std::string word_of(const Word (&words)[N], DType type) {
+    for (const Word& entry : words) {
+        if (entry.type == type) return std::string(entry.word);
+    }
+    STRATA_ASSERT(false, "a plan holds a type that has no word");
+}
+
+}  // namespace
+
+WantedModes from_wire(const protocol::WantedModes& want) {
+    return {want.batch,
+            want.max_context,
+            want.kv,
+            want.prefill,
+            want.activations,
+            want.threads,
+            want.kv_tokens,
+            want.prefix_cache};
+}
+
+SamplingParams from_wire(protocol::SamplingParams&& params) {
+    SamplingParams out;
+    out.max_tokens = params.max_tokens;
+    out.min_tokens = params.min_tokens;
+    out.temperature = params.temperature;
+    out.top_k = params.top_k;
+    out.top_p = params.top_p;
+    out.min_p = params.min_p;
+    out.typical_p = params.typical_p;
+    out.repetition_penalty = params.repetition_penalty;
+    out.presence_penalty = params.presence_penalty;
+    out.frequency_penalty = params.frequency_penalty;
+    out.logit_bias.reserve(params.logit_bias.size());
+    for (const protocol::LogitBias& bias : params.logit_bias) {
+        out.logit_bias.push_back({bias.token, bias.bias});
+    }
+    out.seed = params.seed;
+    out.choice = params.choice;
+    out.stop_ids = std::move(params.stop_ids);
+    out.ignore_eos = params.ignore_eos;
+    out.logprobs = params.logprobs;
+    out.prompt_logprobs = params.prompt_logprobs;
+    return out;
+}
+
+ModePlan from_wire(const protocol::ModePlan& plan) {
+    if (plan.kv_tokens == 0 || plan.kv_tokens % kPageTokens != 0) {
+        throw Error(ErrorKind::InvalidRequest,
+                    "plan.range",
+                    "plan.kv_tokens is " + std::to_string(plan.kv_tokens) +
+                        "; it must be a positive multiple of " + std::to_string(kPageTokens));
+    }
+    return {plan.batch,
+            plan.max_context,
+            type_of(kKvWords, "kv", plan.kv),
+            plan.prefill,
+            type_of(kActivationWords, "activations", plan.activations),
+            plan.threads,
+            plan.kv_tokens,
+            plan.prefix_cache};
+}
+
+protocol::ModePlan to_wire(const ModePlan& plan) {
+    return {plan.batch,
+            plan.max_context,
+            word_of(kKvWords, plan.kv),
+            plan.prefill,
+            word_of(kActivationWords, plan.activations),
+            plan.threads,
+            plan.kv_tokens,
+            plan.prefix_cache};
+}
+
+protocol::HostFacts to_wire(const HostFacts& host) {
+    return {host.os,
+            host.cpu,
+            host.isa,
+            host.cores,
+            host.memory_total_bytes,
+            host.memory_available_bytes};
+}
+
+protocol::ModelFacts to_wire(const ModelFacts& facts) {
+    return {facts.architecture,
+            facts.name,
+            facts.file_bytes,
+            facts.parameters,
+            facts.layers,
+            facts.vocab,
+            facts.context,
+            facts.types,
+            facts.sha256_head};
+}
+
+std::vector<protocol::ModeReport> to_wire(const std::vector<ModeReport>& modes) {
+    std::vector<protocol::ModeReport> out;
+    out.reserve(modes.size());
+    for (const ModeReport& mode : modes) {
+        // Both enums list ready, limited, unsupported in this order.
+        out.push_back({mode.name,
+                       static_cast<protocol::ModeState>(mode.state),
+                       mode.requested,
+                       mode.available,
+                       mode.reasons});
+    }
+    return out;
+}
+
+std::vector<protocol::MemoryPart> to_wire(const std::vector<MemoryPart>& memory) {
+    std::vector<protocol::MemoryPart> out;
+    out.reserve(memory.size());
+    for (const MemoryPart& part : memory) out.push_back({part.name, part.bytes, part.text});
+    return out;
+}
+
+void to_wire(const TokenLogprob& logprob, protocol::TokenLogprob& out) {
+    out.logprob = logprob.logprob;
+    out.top.clear();
+    for (const TopLogprob& top : logprob.top()) out.top.push_back({top.token, top.logprob});
+}
+
+}  // namespace strata

@@ -1,0 +1,169 @@
+#include "engine/loop/engine_loop.h"
+
+#include <chrono>
+#include <string>
+#include <variant>
+
+#include "engine/base/assert.h"
+#include "engine/loop/exit_code.h"
+#include "engine/loop/resident.h"
+
+namespace strata {
+
+namespace {
+
+constexpr uint64_t kStatsEveryUs = 1'000'000;
+constexpr double kStepMsWeight = 0.1;        // of the newest step in the moving average
+constexpr size_t kReplyBytesMax = 8 * 1024;  // most that one message is answered with at once
+
+uint64_t monotonic_us() {
+    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(
+                                     std::chrono::steady_clock::now().time_since_epoch())
+                                     .count());
+}
+
+SchedulerConfig scheduler_config(const ModePlan& plan, const Runtime& runtime) {
+    SchedulerConfig config;
+    config.batch = plan.batch;
+    config.prefill = plan.prefill;
+    config.max_context = plan.max_context;
+    config.pages = plan.pages();
+    config.gather_max = runtime.gather_max();
+    config.prefix_cache = plan.prefix_cache;
+    return config;
+}
+
+}  // namespace
+
+EngineLoop::EngineLoop(Channel& channel,
+                       Inbox& inbox,
+                       Vitals& vitals,
+                       Runtime& runtime,
+                       const ModePlan& plan,
+                       const protocol::Limits& limits)
+    : channel_(channel),
+      inbox_(inbox),
+      vitals_(vitals),
+      scheduler_(scheduler_config(plan, runtime)),
+      intake_(scheduler_, runtime.vocab()),
+      runner_(runtime),
+      sender_(channel, limits),
+      step_bytes_max_(EventSender::step_bytes_max(plan.batch, runtime.gather_max())) {
+    STRATA_ASSERT(plan.rows_max() <= runtime.rows_max(), "the runtime is built for the plan");
+    STRATA_ASSERT(step_bytes_max_ < Channel::kCapacityBytes, "a step's tokens fit the buffer");
+}
+
+protocol::ExitCode EngineLoop::run() {
+    stats_us_ = monotonic_us();
+    while (true) {
+        const bool has_handled = take_messages();
+        if (is_drained()) return protocol::ExitCode::Ok;
+        const bool has_stepped = step();
+        if (fatal_) {
+            channel_.send(*fatal_);
+            return exit_code_of(fatal_->error_kind);
+        }
+        const uint64_t now_us = monotonic_us();
+        send_stats_if_due(now_us);
+        if (has_handled || has_stepped) continue;
+        vitals_.is_busy.store(false, std::memory_order_relaxed);
+        inbox_.wait(idle_limit(now_us));
+    }
+}
+
+bool EngineLoop::take_messages() {
+    if (next_message_ == messages_.size()) {
+        messages_.clear();
+        next_message_ = 0;
+    }
+    if (inbox_.take(messages_) && !is_draining_) {
+        is_draining_ = true;
+        intake_.drain();
+    }
+    const uint64_t now_us = monotonic_us();
+    const size_t first = next_message_;
+    // A peer that asks without reading the answers is not read either.
+    while (next_message_ < messages_.size() && channel_.has_room(kReplyBytesMax)) {
+        handle(messages_[next_message_++], now_us);
+        sender_.send(vitals_.step.load(std::memory_order_relaxed), effects_);
+    }
+    has_changed_ = has_changed_ || next_message_ > first;
+    return next_message_ > first;
+}
+
+void EngineLoop::handle(protocol::ToEngineMessage& message, uint64_t now_us) {
+    if (auto* submit = std::get_if<protocol::Submit>(&message)) {
+        intake_.submit(std::move(*submit), now_us, effects_);
+    } else if (auto* prompt = std::get_if<protocol::Prompt>(&message)) {
+        intake_.prompt(std::move(*prompt), now_us, effects_);
+    } else if (auto* resume = std::get_if<protocol::Resume>(&message)) {
+        intake_.resume(std::move(*resume), now_us, effects_);
+    } else if (const auto* cancel = std::get_if<protocol::Cancel>(&message)) {
+        intake_.cancel(cancel->rid, now_us, effects_);
+    } else if (const auto* credit = std::get_if<protocol::Credit>(&message)) {
+        intake_.credit(credit->rid, credit->upto);
+    } else if (std::holds_alternative<protocol::Drain>(message)) {
+        is_draining_ = true;
+        intake_.drain();
+    }
+    // OFFER and PLAN cannot come in this phase, PING is answered by the reader thread.
+}
+
+bool EngineLoop::step() {
+    // Without room for the result the sequences stay where they are until the peer reads.
+    if (!channel_.has_room(step_bytes_max_)) return false;
+    const uint64_t begin_us = monotonic_us();
+    const Step& step = scheduler_.plan(begin_us);
+    if (step.rows.rows == 0) return false;
+    vitals_.is_busy.store(true, std::memory_order_relaxed);
+    const uint64_t counter = vitals_.step.fetch_add(1, std::memory_order_relaxed) + 1;
+    try {
+        const std::span<const Outcome> outcomes = runner_.run(step);
+        scheduler_.complete(outcomes, monotonic_us(), effects_);
+    } catch (const Error& error) {
+        scheduler_.fail(error, monotonic_us(), effects_);
+        if (error.kind() == ErrorKind::DeviceLost || error.kind() == ErrorKind::OutOfMemory) {
+            fatal_ = protocol::Dying{error.kind(), error.code(), error.what()};
+        }
+    }
+    const double ms = static_cast<double>(monotonic_us() - begin_us) / 1000.0;
+    step_ms_ = step_ms_ == 0 ? ms : step_ms_ + kStepMsWeight * (ms - step_ms_);
+    has_changed_ = true;
+    sender_.send(counter, effects_);
+    return true;
+}
+
+bool EngineLoop::is_drained() const {
+    return is_draining_ && next_message_ == messages_.size() && intake_.is_empty() &&
+           scheduler_.is_empty();
+}
+
+void EngineLoop::send_stats_if_due(uint64_t now_us) {
+    if (!has_changed_ || now_us - stats_us_ < kStatsEveryUs) return;
+    if (!channel_.has_room(kReplyBytesMax)) return;
+    const PrefixCache& pages = scheduler_.pages();
+    const Scheduler::Totals& totals = scheduler_.totals();
+    channel_.send(protocol::Stats{vitals_.step.load(std::memory_order_relaxed),
+                                  scheduler_.running_count(),
+                                  scheduler_.waiting_count() + intake_.partial_count(),
+                                  pages.used_count(),
+                                  pages.idle_count(),
+                                  pages.page_count(),
+                                  totals.prompt_tokens,
+                                  totals.cached_tokens,
+                                  totals.output_tokens,
+                                  step_ms_,
+                                  resident_bytes()});
+    stats_us_ = now_us;
+    has_changed_ = false;
+}
+
+// How long to sleep at most: until the next STATS is due. Without limit when nothing changed, or
+// when STATS is overdue for want of room: then the writer wakes us.
+std::optional<std::chrono::milliseconds> EngineLoop::idle_limit(uint64_t now_us) const {
+    const uint64_t since = now_us - stats_us_;
+    if (!has_changed_ || since >= kStatsEveryUs) return std::nullopt;
+    return std::chrono::milliseconds((kStatsEveryUs - since) / 1000 + 1);
+}
+
+}  // namespace strata
