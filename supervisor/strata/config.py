@@ -146,7 +146,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             description="TCP port; 0: a free one, shown when ready",
             extra={"group": "server"},
         ),
-    ] = 8080
+    ] = 8000
     api_keys: Annotated[
         tuple[str, ...],
         Meta(

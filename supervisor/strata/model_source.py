@@ -86,3 +86,8 @@ def find_engine(config: Config) -> Path:
         f" {' and '.join(str(f) for f in dict.fromkeys(folders))});"
         " install the package with pip install ., or name it with --engine"
     )
+
+
+def engine_arguments(config: Config) -> list[str]:
+    """Flags of the engine's command line; everything else travels in OFFER."""
+    return [] if config.isa == "auto" else ["--isa", config.isa]

@@ -1,0 +1,201 @@
+"""The command line: flags to settings, command to function, errors to one sentence and a status.
+
+    strata-supervisor serve | status | plan MODEL | config [--explain] | version
+
+Flags come from the configuration's schema; docs/operations.md lists the exit statuses. This is
+the one place that joins `text` and `api` with the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from strata import config_source
+from strata.config_source import Settings, Value, fields
+from strata.errors import ConfigError, ModelDataError, StrataError, StrictError
+
+if TYPE_CHECKING:
+    from strata.text.model import TextModel
+
+INTERRUPTED = 130
+PLAN_GROUPS = ("model and engine", "modes")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors are ConfigErrors, so that they look like those of strata.toml."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit status."""
+    try:
+        return _run(sys.argv[1:] if argv is None else argv)
+    except StrictError as error:
+        print(f"strata-supervisor: {error}:", file=sys.stderr)
+        for line in error.lines:
+            print(f"  {line}", file=sys.stderr)
+        return error.exit_code
+    except StrataError as error:
+        print(f"strata-supervisor: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # nothing more can be said
+        return 0
+
+
+def _run(argv: Sequence[str]) -> int:
+    parser, commands = _build_parser()
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        raise ConfigError(_unknown(unknown[0], args.command, commands))
+    match args.command:
+        case "serve":
+            from strata.cli_serve import serve  # noqa: PLC0415  heavy, and only this one needs it
+
+            return serve(_settings(args), load_text)
+        case "status":
+            from strata.cli_status import show_status  # noqa: PLC0415
+
+            return show_status(_settings(args), as_json=args.json, watch=args.watch)
+        case "plan":
+            from strata.cli_plan import show_plan  # noqa: PLC0415
+
+            return show_plan(_settings(args), as_json=args.json)
+        case "config":
+            return _show_config(_settings(args), explain=args.explain)
+        case "version":
+            from strata.observe.status_source import version  # noqa: PLC0415
+
+            print(f"strata-supervisor {version()}")
+            return 0
+        case _:
+            parser.print_help()
+            return ConfigError.exit_code
+
+
+def load_text(path: Path) -> TextModel:
+    """Tokeniser and chat template of a model file. Raises ModelDataError."""
+    from strata.text.errors import TokenizerError  # noqa: PLC0415
+    from strata.text.gguf_metadata import MetadataError  # noqa: PLC0415
+    from strata.text.model import TextModel  # noqa: PLC0415
+
+    try:
+        return TextModel.from_gguf(path)
+    except (MetadataError, TokenizerError) as error:
+        raise ModelDataError(f"{path}: {error}") from None
+
+
+def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
+    parser = _Parser(
+        prog="strata-supervisor",
+        description="Serves GGUF language models as a service that stays up.",
+        allow_abbrev=False,
+    )
+    parser.set_defaults(command=None)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    groups = tuple(dict.fromkeys(f.group for f in fields().values()))
+    commands: dict[str, _Parser] = {}
+
+    def command(name: str, text: str, shown: Iterable[str]) -> _Parser:
+        found = subparsers.add_parser(name, help=text, description=text, allow_abbrev=False)
+        commands[name] = found
+        if name != "version":
+            found.add_argument(
+                "--config", metavar="FILE", help="TOML file; default: ./strata.toml if it is there"
+            )
+        for group in shown:
+            _add_flags(found, group)
+        return found
+
+    command("serve", "Runs the service until it is told to stop.", groups)
+    status = command("status", "Shows the service of a run directory.", ("operations",))
+    status.add_argument("--json", action="store_true", help="one JSON object")
+    status.add_argument("--watch", action="store_true", help="again each second, until Ctrl-C")
+    plan = command(
+        "plan", "Shows what would run on this machine, without loading the model.", PLAN_GROUPS
+    )
+    plan.add_argument("positional_model", metavar="MODEL", nargs="?", help="GGUF file or smollm2")
+    plan.add_argument("--json", action="store_true", help="one JSON object")
+    config = command("config", "Shows the settings in force.", groups)
+    config.add_argument("--explain", action="store_true", help="every setting with its meaning")
+    command("version", "Shows the version.", ())
+    return parser, commands
+
+
+def _add_flags(parser: argparse.ArgumentParser, group: str) -> None:
+    section = parser.add_argument_group(group)
+    for field in fields().values():
+        if field.group != group:
+            continue
+        text = f"{field.help} ({field.allowed}; default {field.shown(field.default) or 'empty'})"
+        text = text.replace("%", "%%")
+        dest = "setting_" + field.key
+        if field.kind == "bool":
+            section.add_argument(
+                "--" + field.flag,
+                dest=dest,
+                action=argparse.BooleanOptionalAction,
+                default=argparse.SUPPRESS,
+                help=text,
+            )
+        else:
+            section.add_argument(
+                "--" + field.flag,
+                dest=dest,
+                action="append" if field.kind == "list" else "store",
+                default=argparse.SUPPRESS,
+                metavar=field.kind.upper() if field.kind != "choice" else "CHOICE",
+                help=text,
+            )
+
+
+def _settings(args: argparse.Namespace) -> Settings:
+    flags: dict[str, Value] = {}
+    for key, field in fields().items():
+        given = getattr(args, "setting_" + key, None)
+        if given is None:
+            continue
+        source = "--" + field.flag
+        if isinstance(given, str):
+            flags[key] = config_source.parse(field, given, source)
+        else:
+            flags[key] = config_source.check(field, given, source)
+    model = getattr(args, "positional_model", None)
+    if model is not None:
+        if "model" in flags:
+            raise ConfigError("the model is given twice: as MODEL and with --model")
+        flags["model"] = config_source.parse(fields()["model"], model, "MODEL")
+    return config_source.load(flags, Path(args.config) if args.config else None)
+
+
+def _unknown(word: str, command: str | None, commands: dict[str, _Parser]) -> str:
+    if not word.startswith("-"):
+        return f"unexpected argument {word}"
+    known: set[str] = set()
+    if command is not None:
+        known = {s for action in commands[command]._actions for s in action.option_strings}  # noqa: SLF001
+    name = word.partition("=")[0]
+    return f"unknown flag {name}{config_source.close_matches(name, known)}"
+
+
+def _show_config(settings: Settings, *, explain: bool) -> int:
+    group = ""
+    for key, field in fields().items():
+        if field.group != group:
+            group = field.group
+            print(f"{'' if key == 'model' else chr(10)}# {group}")
+        value = field.shown(getattr(settings.config, key))
+        print(f"{key} = {value}  ({settings.sources[key]})")
+        if explain:
+            default = field.shown(field.default) or "empty"
+            print(f"    {field.help}")
+            print(f"    flag --{field.flag}; allowed: {field.allowed}; default: {default}")
+    return 0

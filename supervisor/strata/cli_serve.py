@@ -1,0 +1,318 @@
+"""`serve`: joins engine, serving, HTTP and observation, and takes them down in reverse order.
+
+HTTP answers from the first second, before the model's text part is read. SIGTERM or SIGINT drains;
+a second one ends at once. Whatever ends this function ends the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from strata.api.app import ApiLimits, build_app, make_runner
+from strata.api.operations import boot_app, operations_routes
+from strata.config import Config
+from strata.config_source import Settings
+from strata.engines import stale
+from strata.engines.epoch import EngineSetup, Epoch
+from strata.engines.exits import EngineExit
+from strata.engines.handshake import Wanted
+from strata.engines.modes import MODE_KEYS, wanted_modes
+from strata.engines.owner import EngineOwner, EngineState
+from strata.engines.process import Launch
+from strata.errors import AddressError, StrataError
+from strata.model_source import engine_arguments, find_engine, find_model, model_name
+from strata.observe import log as service_log
+from strata.observe.metrics import Metrics
+from strata.observe.output import Output
+from strata.observe.status_socket import SOCKET_NAME, StateWriter, serve_status
+from strata.observe.status_source import ServiceFacts, StatusSource, version
+from strata.observe.terminal import Terminal
+from strata.serving.service import EngineService
+
+if TYPE_CHECKING:
+    from strata.text.model import TextModel
+
+HTTP_CLOSE_S = 5.0  # for responses to be written once their requests have ended
+
+log = logging.getLogger("strata.service")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What is settled before the event loop starts."""
+
+    config: Config
+    explicit: frozenset[str]
+    model: Path
+    name: str
+    engine: Path
+    run_dir: Path
+    listener: socket.socket
+
+    @property
+    def url(self) -> str:
+        host, port = self.listener.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(settings: Settings, load_text: Callable[[Path], TextModel]) -> int:
+    """Runs the service; returns the exit status. Raises StrataError for what stops its start."""
+    config = settings.config
+    model, engine = find_model(config), find_engine(config)
+    run_dir = Path(config.run_dir).expanduser().absolute()
+    lock = stale.RunDirLock(run_dir)
+    try:
+        listener = _listen(config)
+        ended = stale.end_stale_engine(run_dir)
+        explicit = frozenset(k for k in MODE_KEYS if settings.is_set(k))
+        name = model_name(config, model)
+        inputs = Inputs(config, explicit, model, name, engine, run_dir, listener)
+        output = Output()
+        terminal = Terminal(output, with_progress=config.log_format == "text")
+        handler = service_log.set_up(
+            config.log_level, config.log_format, output, terminal.write_log_line
+        )
+        try:
+            if ended is not None:
+                log.warning("ended the engine %d that an earlier run left behind", ended.pid)
+            asyncio.run(_Service(inputs, terminal, load_text).run())
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
+        finally:
+            terminal.close()
+            service_log.tear_down(handler)
+            output.close()
+            listener.close()
+    finally:
+        lock.close()
+    return 0
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error that ended the service: ours where there is one, else the first."""
+    ours, _ = group.split(StrataError)
+    chosen: BaseException = ours if ours is not None else group
+    while isinstance(chosen, BaseExceptionGroup):
+        chosen = chosen.exceptions[0]
+    return chosen
+
+
+def _listen(config: Config) -> socket.socket:
+    """A bound socket, not yet listening. Raises AddressError."""
+    try:
+        found = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise AddressError(f"host {config.host} is not an address: {error.strerror}") from None
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise AddressError(
+            f"cannot listen on {config.host} port {config.port}: {error.strerror};"
+            " choose another with --port (0: any free one)"
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+class _Service:
+    """One run of the service. Implements `OwnerObserver`."""
+
+    def __init__(
+        self, inputs: Inputs, terminal: Terminal, load_text: Callable[[Path], TextModel]
+    ) -> None:
+        self._inputs = inputs
+        self._terminal = terminal
+        self._load_text = load_text
+        self._started_s = time.monotonic()
+        self._was_shown_ready = False
+        self._shown_modes: object = None
+        self._announced: Epoch | None = None
+        self._signals = 0
+        self._first_signal = asyncio.Event()
+        self._second_signal = asyncio.Event()
+        self._has_text = False
+        config = inputs.config
+        self._metrics = Metrics()
+        self._service = EngineService(config, self._metrics)
+        wanted = Wanted(
+            run_id=secrets.token_hex(8),
+            model=str(inputs.model),
+            modes=wanted_modes(config),
+            explicit=inputs.explicit,
+            is_strict=config.strict,
+            without_kernels=config.without_kernel,
+        )
+        launch = Launch(inputs.engine, engine_arguments(config))
+        setup = EngineSetup(launch, wanted, inputs.run_dir)
+        self._owner = EngineOwner(setup, self._service, self)
+        facts = ServiceFacts(
+            model_name=inputs.name,
+            model_path=str(inputs.model),
+            file_bytes=inputs.model.stat().st_size,
+            url=inputs.url,
+            run_dir=str(inputs.run_dir),
+            explicit=inputs.explicit,
+            started_s=self._started_s,
+            version=version(),
+        )
+        self._status = StatusSource(facts, self._owner, self._service, self._metrics)
+        self._status.text_problem = "the tokeniser is loading"
+        self._state = StateWriter(inputs.run_dir, self._status)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        log.info(
+            "strata %s: model %s, run directory %s, %s",
+            version(),
+            self._inputs.model,
+            self._inputs.run_dir,
+            self._inputs.url,
+        )
+        async with contextlib.AsyncExitStack() as stack:
+            status_server = await serve_status(self._inputs.run_dir, self._status)
+            stack.push_async_callback(self._close_status, status_server)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    background = [
+                        tasks.create_task(self._service.run(), name="deadlines"),
+                        tasks.create_task(self._state.run(), name="state file"),
+                    ]
+                    owner = tasks.create_task(self._owner.run(), name="engine owner")
+                    http = tasks.create_task(self._serve_http(), name="http")
+                    await self._first_signal.wait()
+                    await self._drain()
+                    http.cancel()
+                    await asyncio.wait([http])
+                    self._owner.stop()
+                    await owner
+                    for task in background:
+                        task.cancel()
+            finally:
+                await self._state.write()
+        log.info("ended")
+
+    # --- OwnerObserver
+
+    def on_changed(self) -> None:
+        self._state.on_changed()
+        view = self._owner.view
+        epoch = view.epoch
+        if epoch is None:
+            return
+        progress = epoch.handshake.progress
+        if view.state is EngineState.LOADING and progress is not None:
+            self._terminal.show_progress(
+                progress.phase, progress.done, progress.total, progress.unit
+            )
+        if view.state is EngineState.READY:
+            self._show_ready()
+
+    def on_started(self, epoch: int) -> None:
+        self._metrics.on_started()
+
+    def on_exited(self, exited: EngineExit) -> None:
+        self._metrics.on_exited(exited)
+
+    # --- inside
+
+    def _show_ready(self) -> None:
+        """Modes when they are new, and the ready line once engine and text are both there."""
+        epoch = self._owner.view.epoch
+        if epoch is None or epoch.handshake.ready is None or not self._has_text:
+            return
+        rows = self._status.mode_rows()
+        if rows != self._shown_modes:
+            self._shown_modes = rows
+            self._terminal.show_modes(rows, epoch.handshake.ready.memory)
+        if not self._was_shown_ready:
+            self._was_shown_ready = True
+            seconds = time.monotonic() - self._started_s
+            self._terminal.show_ready(self._inputs.url, self._inputs.name, seconds)
+        elif self._announced is not epoch:
+            log.warning("the engine is ready again, epoch %d", epoch.number)
+        self._announced = epoch
+
+    async def _serve_http(self) -> None:
+        """HTTP until cancelled: first health and status only, then the whole application."""
+        inputs, config = self._inputs, self._inputs.config
+        routes = operations_routes(self._status, self._metrics.render)
+        boot = web.AppRunner(boot_app(routes, self._status), access_log=None, shutdown_timeout=1.0)
+        await boot.setup()
+        await web.SockSite(boot, inputs.listener.dup()).start()
+        try:
+            text = await asyncio.to_thread(self._load_text, inputs.model)
+            app = build_app(
+                self._service,
+                inputs.name,
+                text,
+                limits=ApiLimits(body_bytes=config.body_bytes_max),
+                api_keys=config.api_keys,
+                model_aliases=("default", inputs.model.stem, inputs.model.name, str(inputs.model)),
+                extra_routes=routes,
+                open_paths=("/health", "/health/live", "/health/ready"),
+            )
+            runner = make_runner(app, shutdown_s=HTTP_CLOSE_S)
+            await runner.setup()
+            await web.SockSite(runner, inputs.listener.dup()).start()
+        finally:
+            await boot.cleanup()
+        self._status.text_problem = ""
+        self._has_text = True
+        self.on_changed()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
+
+    async def _drain(self) -> None:
+        """Lets running requests finish, for `drain_s` or until a second signal."""
+        config = self._inputs.config
+        self._status.is_draining = True
+        self._state.on_changed()
+        load = self._service.load()
+        log.info(
+            "draining: %d running, %d waiting, up to %g s; a second signal ends at once",
+            load.running,
+            load.waiting,
+            config.drain_s,
+        )
+        drained = asyncio.ensure_future(self._service.drain(config.drain_s))
+        hurried = asyncio.ensure_future(self._second_signal.wait())
+        await asyncio.wait({drained, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        if not drained.done():
+            drained.cancel()
+            self._service.end_all()
+
+    async def _close_status(self, server: asyncio.Server) -> None:
+        server.close()
+        await server.wait_closed()
+        (self._inputs.run_dir / SOCKET_NAME).unlink(missing_ok=True)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        self._signals += 1
+        log.info("received %s", number.name)
+        self._first_signal.set()
+        if self._signals > 1:
+            self._second_signal.set()
