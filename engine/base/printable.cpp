@@ -6,8 +6,12 @@
 namespace strata {
 namespace {
 
-bool is_control(unsigned char c) {
-    return c < 0x20 || c == 0x7f;
+// True when `text` begins with a control character: C0, DEL, or C1 (U+0080..U+009F, which some
+// terminals obey).
+bool is_control(std::string_view text) {
+    const auto first = static_cast<uint8_t>(text[0]);
+    if (first < 0x20 || first == 0x7f) return true;
+    return first == 0xc2 && text.size() > 1 && static_cast<uint8_t>(text[1]) < 0xa0;
 }
 
 // Bytes of the well-formed character at the start of `text`, 0 when it is malformed.
@@ -49,8 +53,8 @@ bool is_utf8(std::string_view text) {
 
 bool is_printable(std::string_view text) {
     if (text.empty() || !is_utf8(text)) return false;
-    for (const char c : text)
-        if (is_control(static_cast<unsigned char>(c))) return false;
+    for (; !text.empty(); text.remove_prefix(character_bytes(text)))
+        if (is_control(text)) return false;
     return true;
 }
 
@@ -60,7 +64,7 @@ std::string printable(std::string_view text, size_t bytes_max) {
     while (!text.empty()) {
         const auto first = static_cast<unsigned char>(text[0]);
         const size_t n = character_bytes(text);
-        const bool plain = n != 0 && !is_control(first);
+        const bool plain = n != 0 && !is_control(text);
         if (shown.size() + (plain ? n : 4) > bytes_max) return shown + "...";
         if (plain) {
             shown.append(text.substr(0, n));

@@ -11,7 +11,7 @@ namespace strata {
 // True when `text` is well-formed UTF-8 (no overlong forms, no surrogates, at most U+10FFFF).
 bool is_utf8(std::string_view text);
 
-// True when `text` is non-empty, well-formed UTF-8 and has no control characters (C0 and DEL).
+// True when `text` is non-empty, well-formed UTF-8 and has no control characters (C0, DEL, C1).
 bool is_printable(std::string_view text);
 
 // `text` with bytes of malformed UTF-8 and control characters written as \xNN; cut with "..."
