@@ -335,7 +335,7 @@ static void take_fields(Reader& r, Reason& m, size_t count) {
     uint32_t seen = 0;
     for (size_t i = 0; i < count; ++i) {
         r.at("Reason");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "code") {
             r.at("Reason.code");
             take(r, m.code);
@@ -371,7 +371,7 @@ static void put(Writer& w, const Limits& m) {
 static void take_fields(Reader& r, Limits& m, size_t count) {
     for (size_t i = 0; i < count; ++i) {
         r.at("Limits");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "control_bytes") {
             r.at("Limits.control_bytes");
             take(r, m.control_bytes);
@@ -415,7 +415,7 @@ static void put(Writer& w, const WantedModes& m) {
 static void take_fields(Reader& r, WantedModes& m, size_t count) {
     for (size_t i = 0; i < count; ++i) {
         r.at("WantedModes");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "batch") {
             r.at("WantedModes.batch");
             take(r, m.batch);
@@ -475,7 +475,7 @@ static void take_fields(Reader& r, ModePlan& m, size_t count) {
     uint32_t seen = 0;
     for (size_t i = 0; i < count; ++i) {
         r.at("ModePlan");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "batch") {
             r.at("ModePlan.batch");
             take(r, m.batch);
@@ -544,7 +544,7 @@ static void take_fields(Reader& r, ModeReport& m, size_t count) {
     uint32_t seen = 0;
     for (size_t i = 0; i < count; ++i) {
         r.at("ModeReport");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "name") {
             r.at("ModeReport.name");
             take(r, m.name);
@@ -594,7 +594,7 @@ static void take_fields(Reader& r, MemoryPart& m, size_t count) {
     uint32_t seen = 0;
     for (size_t i = 0; i < count; ++i) {
         r.at("MemoryPart");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "name") {
             r.at("MemoryPart.name");
             take(r, m.name);
@@ -639,7 +639,7 @@ static void put(Writer& w, const HostFacts& m) {
 static void take_fields(Reader& r, HostFacts& m, size_t count) {
     for (size_t i = 0; i < count; ++i) {
         r.at("HostFacts");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "os") {
             r.at("HostFacts.os");
             take(r, m.os);
@@ -694,7 +694,7 @@ static void put(Writer& w, const ModelFacts& m) {
 static void take_fields(Reader& r, ModelFacts& m, size_t count) {
     for (size_t i = 0; i < count; ++i) {
         r.at("ModelFacts");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "architecture") {
             r.at("ModelFacts.architecture");
             take(r, m.architecture);
@@ -796,7 +796,7 @@ static void put(Writer& w, const SamplingParams& m) {
 static void take_fields(Reader& r, SamplingParams& m, size_t count) {
     for (size_t i = 0; i < count; ++i) {
         r.at("SamplingParams");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "max_tokens") {
             r.at("SamplingParams.max_tokens");
             take(r, m.max_tokens);
@@ -986,7 +986,7 @@ static void take_fields(Reader& r, Hello& m, size_t count) {
     uint32_t seen = 0;
     for (size_t i = 0; i < count; ++i) {
         r.at("HELLO");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "proto_min") {
             r.at("HELLO.proto_min");
             take(r, m.proto_min);
@@ -1050,7 +1050,7 @@ static void take_fields(Reader& r, Offer& m, size_t count) {
     uint32_t seen = 0;
     for (size_t i = 0; i < count; ++i) {
         r.at("OFFER");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "proto") {
             r.at("OFFER.proto");
             take(r, m.proto);
@@ -1112,7 +1112,7 @@ static void take_fields(Reader& r, Caps& m, size_t count) {
     uint32_t seen = 0;
     for (size_t i = 0; i < count; ++i) {
         r.at("CAPS");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "host") {
             r.at("CAPS.host");
             take(r, m.host);
@@ -1157,7 +1157,7 @@ static void take_fields(Reader& r, Plan& m, size_t count) {
     uint32_t seen = 0;
     for (size_t i = 0; i < count; ++i) {
         r.at("PLAN");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "plan") {
             r.at("PLAN.plan");
             take(r, m.plan);
@@ -1191,7 +1191,7 @@ static void take_fields(Reader& r, Progress& m, size_t count) {
     uint32_t seen = 0;
     for (size_t i = 0; i < count; ++i) {
         r.at("PROGRESS");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "phase") {
             r.at("PROGRESS.phase");
             take(r, m.phase);
@@ -1235,7 +1235,7 @@ static void take_fields(Reader& r, Probe& m, size_t count) {
     uint32_t seen = 0;
     for (size_t i = 0; i < count; ++i) {
         r.at("PROBE");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "mode") {
             r.at("PROBE.mode");
             take(r, m.mode);
@@ -1285,7 +1285,7 @@ static void take_fields(Reader& r, Ready& m, size_t count) {
     uint32_t seen = 0;
     for (size_t i = 0; i < count; ++i) {
         r.at("READY");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "plan") {
             r.at("READY.plan");
             take(r, m.plan);
@@ -1338,7 +1338,7 @@ static void take_fields(Reader& r, Refuse& m, size_t count) {
     uint32_t seen = 0;
     for (size_t i = 0; i < count; ++i) {
         r.at("REFUSE");
-        const std::string_view key = r.str();
+        const std::string_view key = r.key();
         if (key == "reasons") {
             r.at("REFUSE.reasons");
             take(r, m.reasons);
@@ -1693,7 +1693,7 @@ static Tag read_tag(Reader& r) {
         std::optional<std::string_view> tag;
         Reader scan = r;
         for (size_t i = 0; i < count; ++i) {
-            if (scan.str() == "type" && !tag)
+            if (scan.key() == "type" && !tag)
                 tag = scan.str();
             else
                 scan.skip();

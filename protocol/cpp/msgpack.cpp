@@ -245,7 +245,7 @@ double Reader::number() {
     return static_cast<double>(value.magnitude);
 }
 
-std::string_view Reader::str() {
+std::string_view Reader::key() {
     const uint8_t first = data_.empty() ? 0xc1 : data_.front();
     uint64_t size = 0;
     if ((first & 0xe0) == 0xa0) {
@@ -257,7 +257,11 @@ std::string_view Reader::str() {
         wrong_type("a string");
     }
     const auto bytes = take(size);
-    const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::string_view Reader::str() {
+    const std::string_view text = key();
     if (!is_utf8(text)) fail("the string is not UTF-8");
     return text;
 }

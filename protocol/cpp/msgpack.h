@@ -61,6 +61,7 @@ class Reader {
     int64_t signed_int(int64_t min, int64_t max);
     double number();  // float32, float64 or any integer
     std::string_view str();
+    std::string_view key();  // as str(), but any bytes: what is not known is not read either
     std::span<const uint8_t> bin();
     size_t array();  // count of values, at most the bytes that are left
     size_t map();    // count of pairs, at most half the bytes that are left

@@ -218,7 +218,7 @@ def _take_map(record: Record) -> str:
     if required:
         out += "uint32_t seen = 0;\n"
     out += f'for (size_t i = 0; i < count; ++i) {{\nr.at("{label}");\n'
-    out += "const std::string_view key = r.str();\n"
+    out += "const std::string_view key = r.key();\n"
     for f in record.fields:
         mark = f"seen |= {bits[f.name]}u;\n" if f.required else ""
         out += f'if (key == "{f.name}") {{\n{_take_one(record, f)}{mark}}} else '
@@ -295,7 +295,7 @@ static Tag read_tag(Reader& r) {
         std::optional<std::string_view> tag;
         Reader scan = r;
         for (size_t i = 0; i < count; ++i) {
-            if (scan.str() == "type" && !tag)
+            if (scan.key() == "type" && !tag)
                 tag = scan.str();
             else
                 scan.skip();

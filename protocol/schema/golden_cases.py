@@ -250,6 +250,12 @@ def lenient_cases() -> list[Case]:
         ),
         as_(
             "to_supervisor-ok-hello",
+            "key_bytes",
+            "the name of an unknown field may be any bytes",
+            pack({"type": "HELLO", "??": 1} | hello).replace(b"??", b"\xff\xfe"),
+        ),
+        as_(
+            "to_supervisor-ok-hello",
             "tag_last",
             "the order of a map's fields does not matter, nor does that of its tag",
             pack(backwards | {"type": "HELLO"}),

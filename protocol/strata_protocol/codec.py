@@ -35,7 +35,14 @@ ToSupervisorMessage = (
 _MAP: Final = frozenset({*range(0x80, 0x90), 0xDE, 0xDF})
 _ARRAY: Final = frozenset({*range(0x90, 0xA0), 0xDC, 0xDD})
 
-_RAW_MAP = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+
+class _Tag(msgspec.Struct):
+    """The tag of a map, whatever else is in it."""
+
+    type: str
+
+
+_MAP_TAG = msgspec.msgpack.Decoder(_Tag)
 _RAW_ARRAY = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _RAW_STR = msgspec.msgpack.Decoder(str)
 
@@ -74,7 +81,7 @@ class Codec:
         """Tells a message of another version from a broken one: the slow path of a fault."""
         try:
             if is_map:
-                tag = _RAW_STR.decode(_RAW_MAP.decode(payload)["type"])
+                tag = _MAP_TAG.decode(payload).type
             else:
                 tag = _RAW_STR.decode(_RAW_ARRAY.decode(payload)[0])
         except (*_BAD_PAYLOAD, LookupError):

@@ -16,7 +16,7 @@ class ExitCode(enum.IntEnum):
     meaning: str
     retryable: bool
 
-    def __new__(cls, value: int, meaning: str, retryable: bool) -> Self:
+    def __new__(cls, value: int, meaning: str = "", retryable: bool = False) -> Self:
         member = int.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning
