@@ -179,6 +179,12 @@ bool Reader::is_array() const {
     return (first & 0xf0) == 0x90 || first == 0xdc || first == 0xdd;
 }
 
+bool Reader::is_str() const {
+    if (data_.empty()) return false;
+    const uint8_t first = data_.front();
+    return (first & 0xe0) == 0xa0 || (first >= 0xd9 && first <= 0xdb);
+}
+
 void Reader::nil() {
     if (!is_nil()) wrong_type("nil");
     byte();

@@ -54,6 +54,8 @@ class Reader {
     bool is_nil() const { return !data_.empty() && data_.front() == 0xc0; }
     bool is_map() const;
     bool is_array() const;
+    bool is_boolean() const { return !data_.empty() && (data_.front() | 1) == 0xc3; }
+    bool is_str() const;
 
     void nil();
     bool boolean();
