@@ -10,7 +10,14 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -47,6 +54,8 @@ class Metrics:
     """Implements `serving.recorder.Recorder`. All methods are called on the event loop."""
 
     def __init__(self) -> None:
+        # Else each series has a second sample that nothing reads.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = self._registry = CollectorRegistry()
 
         def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:

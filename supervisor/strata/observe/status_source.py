@@ -118,7 +118,7 @@ class StatusSource:
 
     def _state(self, degraded: list[ModeRow]) -> tuple[str, str]:
         view = self._owner.view
-        if self.is_draining:
+        if self.is_draining and view.state is not EngineState.STOPPED:
             return "draining", "the service is shutting down"
         match view.state:
             case EngineState.READY:

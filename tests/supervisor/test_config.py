@@ -1,0 +1,147 @@
+"""Settings: one schema for flags, strata.toml and --explain; errors that name key and range."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from strata import cli
+from strata.config import Config
+from strata.config_source import fields, load, parse, read_toml
+from strata.errors import ConfigError
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    status = cli.main(argv)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["--batch", "400"], "batch = 400 is not allowed; allowed: a whole number from 1 to 256"),
+        (["--batch", "0"], "from 1 to 256"),
+        (["--batch", "many"], "batch = 'many'"),
+        (["--port", "70000"], "from 0 to 65535"),
+        (["--drain-s", "nan"], "a number from 0 to 3600"),
+        (["--kv", "f64"], "auto or f16 or f32"),
+        (["--isa", "AVX 2"], "isa"),
+        (["--backend", "cuda"], "backend = cuda is not part of this release"),
+        (["--bacth", "4"], "unknown flag --bacth; did you mean --batch"),
+        (["--without-kernel", ""], "without_kernel"),
+        (["surplus"], "unexpected argument surplus"),
+        (["--batch"], "expected one argument"),
+    ],
+)
+def test_wrong_flags_say_what_is_allowed(
+    capsys: pytest.CaptureFixture[str], argv: list[str], says: str
+) -> None:
+    status, _, err = run(capsys, "serve", *argv)
+    assert status == 78
+    assert says in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("btach = 3", "unknown key btach; did you mean batch?"),
+        ("batch = true", "batch = True is not allowed"),
+        ("batch = 3.5", "a whole number"),
+        ('port = "8000"', "port = '8000' is not allowed"),
+        ("model = 3", "model = 3"),
+        ("api_keys = ['']", "api_keys = (hidden)"),
+        ("request_timeout_s = inf", "request_timeout_s"),
+        ("batch = = 3", "is not valid TOML"),
+        ("[server]\nport = 1", "unknown key server"),
+    ],
+)
+def test_wrong_toml_names_file_and_key(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "strata.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_toml(path)
+    assert says in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_flags_win_over_toml_and_toml_over_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "strata.toml"
+    path.write_text('batch = 3\nkv = "f32"\nwithout_kernel = ["a*"]\ndrain_s = 5\n')
+    settings = load({"batch": 5}, path)
+    config = settings.config
+    assert (config.batch, config.kv, config.without_kernel) == (5, "f32", ("a*",))
+    assert config.drain_s == 5.0
+    assert config.prefill == Config().prefill
+    assert settings.is_set("batch")
+    assert settings.sources["kv"] == str(path)
+    assert not settings.is_set("prefill")
+
+
+def test_toml_in_the_working_directory_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load({}, None).config.batch == 8
+    (tmp_path / "strata.toml").write_text("batch = 2")
+    assert load({}, None).config.batch == 2
+
+
+def test_missing_config_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    status, _, err = run(capsys, "config", "--config", "/does/not/exist.toml")
+    assert status == 78
+    assert "/does/not/exist.toml: cannot be read: No such file" in err
+
+
+def test_explain_names_every_key_and_hides_secrets(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "config", "--explain", "--api-key", "hush")
+    assert status == 0
+    for key, field in fields().items():
+        assert f"\n{key} = " in "\n" + out
+        assert f"--{field.flag};" in out
+        assert field.help in out
+    assert "hush" not in out
+
+
+def test_every_default_is_allowed_and_every_key_has_a_flag(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as done:
+        cli.main(["serve", "--help"])
+    assert done.value.code == 0
+    text = capsys.readouterr().out
+    for field in fields().values():
+        assert f"--{field.flag}" in text
+        if field.kind in ("int", "float", "bool", "choice"):
+            assert parse(field, field.shown(field.default), "test") == field.default
+
+
+def test_repeatable_and_boolean_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--without-kernel", "a*", "--without-kernel", "b:kv=int8", "--no-prefix-cache"]
+    status, out, _ = run(capsys, "config", *argv)
+    assert status == 0
+    assert "without_kernel = [a*, b:kv=int8]  (--without-kernel)" in out
+    assert "prefix_cache = false" in out
+
+
+def test_models_that_cannot_be_served(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    status, _, err = run(capsys, "serve")
+    assert (status, "no model given" in err) == (78, True)
+    status, _, err = run(capsys, "serve", "--model", str(tmp_path / "none.gguf"))
+    assert (status, "does not exist" in err) == (66, True)
+    status, _, err = run(capsys, "serve", "--model", str(tmp_path))
+    assert (status, "is not a file" in err) == (74, True)
+    foreign = tmp_path / "foreign.gguf"
+    foreign.write_bytes(b"PK\x03\x04 something else")
+    status, _, err = run(capsys, "serve", "--model", str(foreign))
+    assert (status, "is not a GGUF file" in err) == (65, True)
+    foreign.write_bytes(b"GGUF")
+    status, _, err = run(capsys, "serve", "--model", str(foreign), "--engine", str(foreign))
+    assert (status, "is not an executable file" in err) == (78, True)
+
+
+def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys)
+    assert status == 78
+    assert "serve" in out

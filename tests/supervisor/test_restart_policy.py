@@ -1,0 +1,142 @@
+"""The restart policy on a clock that the tests move."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from strata.engines.exits import ExitClass, Intent, classify, status_text
+from strata.engines.restart import (
+    HOLD_RETRY_S,
+    STARTS_MAX,
+    STARTS_WINDOW_S,
+    Hold,
+    RestartPolicy,
+    StartAfter,
+    StayDown,
+    Stopped,
+)
+
+
+def crash(policy: RestartPolicy, now: float, how: ExitClass = ExitClass.SIGNAL) -> object:
+    policy.on_started(now)
+    policy.on_ready(now)
+    return policy.on_exited(how, now)
+
+
+def test_first_restart_is_at_once_then_delays_double() -> None:
+    policy = RestartPolicy(lambda: 1.0)
+    now, delays = 0.0, []
+    for _ in range(8):
+        now += 400  # too far apart for HOLD
+        decision = crash(policy, now)
+        assert isinstance(decision, StartAfter)
+        delays.append(decision.delay_s)
+    assert delays == [0, 1, 2, 4, 8, 16, 30, 30]
+
+
+def test_jitter_shortens_delays() -> None:
+    policy = RestartPolicy(lambda: 0.5)
+    assert crash(policy, 0) == StartAfter(0.0)
+    assert crash(policy, 400) == StartAfter(0.5)
+
+
+def test_five_crashes_in_ten_minutes_hold_until_one_stays_up() -> None:
+    policy = RestartPolicy(lambda: 1.0)
+    decisions = [crash(policy, t) for t in (0, 60, 120, 180)]
+    assert all(isinstance(d, StartAfter) for d in decisions)
+    held = crash(policy, 240)
+    assert isinstance(held, Hold)
+    assert held.delay_s == HOLD_RETRY_S
+    assert isinstance(crash(policy, 240 + HOLD_RETRY_S), Hold)
+    policy.on_started(1000)
+    policy.on_ready(1000)
+    assert isinstance(policy.on_exited(ExitClass.SIGNAL, 1700), StartAfter)
+
+
+def test_a_good_spell_forgives() -> None:
+    policy = RestartPolicy(lambda: 1.0)
+    for t in (0, 1, 2, 3):
+        crash(policy, t)
+    policy.on_started(10)
+    policy.on_ready(10)
+    for _ in range(20):
+        policy.on_request_finished()
+    assert policy.on_exited(ExitClass.SIGNAL, 611) == StartAfter(0.0)
+
+
+def test_time_alone_or_requests_alone_forgive_nothing() -> None:
+    for served, ready_s in ((0, 2000.0), (1000, 599.0)):
+        policy = RestartPolicy(lambda: 1.0)
+        assert crash(policy, 0) == StartAfter(0.0)
+        policy.on_started(1)
+        policy.on_ready(1)
+        for _ in range(served):
+            policy.on_request_finished()
+        assert policy.on_exited(ExitClass.SIGNAL, 1 + ready_s) == StartAfter(1.0)
+
+
+def test_kills_from_outside_do_not_lead_to_hold() -> None:
+    policy = RestartPolicy(lambda: 1.0)
+    decisions = [crash(policy, t, ExitClass.EXTERNAL) for t in range(10)]
+    assert all(isinstance(d, StartAfter) for d in decisions)
+
+
+def test_refusal_stays_down_and_stop_stops() -> None:
+    policy = RestartPolicy(lambda: 1.0)
+    assert crash(policy, 0, ExitClass.REFUSE) == StayDown()
+    assert crash(policy, 0, ExitClass.STOP) == Stopped()
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([ExitClass.SIGNAL, ExitClass.EXTERNAL, ExitClass.HANG, ExitClass.OOM]),
+            st.floats(0, 900),
+            st.integers(0, 40),
+        ),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_never_more_than_twelve_starts_an_hour(
+    lives: list[tuple[ExitClass, float, int]],
+) -> None:
+    policy = RestartPolicy(lambda: 0.5)
+    now, starts = 0.0, []
+    for how, lived_s, served in lives:
+        starts.append(now)
+        policy.on_started(now)
+        policy.on_ready(now)
+        for _ in range(served):
+            policy.on_request_finished()
+        now += lived_s
+        decision = policy.on_exited(how, now)
+        assert isinstance(decision, StartAfter | Hold)
+        now += decision.delay_s
+        assert decision.delay_s >= 0
+    for i in range(len(starts) - STARTS_MAX):
+        assert starts[i + STARTS_MAX] - starts[i] >= STARTS_WINDOW_S * (1 - 1e-9)
+
+
+def test_classes_of_exits() -> None:
+    cases = [
+        (0, Intent.STOP, ExitClass.STOP),
+        (-9, Intent.HANG, ExitClass.HANG),
+        (-9, None, ExitClass.EXTERNAL),
+        (-15, None, ExitClass.EXTERNAL),
+        (-11, None, ExitClass.SIGNAL),
+        (-6, None, ExitClass.SIGNAL),
+        (0, None, ExitClass.EXIT),
+        (1, None, ExitClass.EXIT),
+        (70, None, ExitClass.EXIT),
+        (71, None, ExitClass.OOM),
+        (76, None, ExitClass.PROTOCOL),
+        (65, None, ExitClass.REFUSE),
+        (78, None, ExitClass.REFUSE),
+    ]
+    for returncode, intent, expected in cases:
+        assert classify(returncode, intent, was_oom_kill=False) is expected, returncode
+    assert classify(-9, None, was_oom_kill=True) is ExitClass.OOM
+    assert status_text(-9) == "killed by SIGKILL (9)"
+    assert status_text(-64) == "killed by SIGRTMAX (64)"
+    assert status_text(3) == "exited with status 3"

@@ -1,0 +1,355 @@
+"""The scheduler against a model of an engine that may die, stall, repeat itself or lag.
+
+Whatever happens, every accepted request ends exactly once, its tokens come in order without loss
+or repetition, and what had begun is never started over.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from strata.serving.admission import Closure, SchedulerLimits
+from strata.serving.entry import CREDIT_WINDOW
+from strata.serving.line import Line
+from strata.serving.recorder import NullRecorder
+from strata.serving.request import (
+    EngineFacts,
+    Failed,
+    Finished,
+    RejectedError,
+    RequestSpec,
+    TokensReady,
+)
+from strata.serving.scheduler import SUBMIT_AHEAD, Deliver, Effect, Fault, Scheduler, Send
+from strata_protocol.messages import (
+    Cancel,
+    Credit,
+    Done,
+    ErrorKind,
+    FinishReason,
+    ModelFacts,
+    ModePlan,
+    SamplingParams,
+    Submit,
+    Tokens,
+    TokensItem,
+)
+
+BATCH = 3
+
+
+def facts(batch: int = BATCH, max_context: int = 100, kv_tokens: int = 300) -> EngineFacts:
+    plan = ModePlan(
+        batch=batch, max_context=max_context, kv="f16", prefill=8, activations="f32", threads=1,
+        kv_tokens=kv_tokens,
+    )  # fmt: skip
+    return EngineFacts(ModelFacts(), plan, 32)
+
+
+def spec(prompt: int = 1, key: str = "", max_tokens: int = 1000) -> RequestSpec:
+    return RequestSpec("r", [7] * prompt, SamplingParams(max_tokens=max_tokens), key)
+
+
+def scheduler(requests: int = 100, tokens: int = 0, timeout_s: float = 0) -> Scheduler:
+    return Scheduler(SchedulerLimits(requests, tokens, timeout_s), NullRecorder(), lambda: 0.5)
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.s = scheduler(requests=6, tokens=200, timeout_s=50)
+        self.up = False
+        self.writable = True
+        self.engine: dict[int, int] = {}  # rid -> tokens produced by this engine
+        self.credit: dict[int, int] = {}
+        self.cancelled: set[int] = set()
+        self.got: dict[int, int] = {}  # rid -> tokens delivered
+        self.consumed: dict[int, int] = {}
+        self.ended: dict[int, Failed | Finished] = {}
+        self.submits: dict[int, int] = {}
+
+    def perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(Submit() as m):
+                    assert self.up
+                    assert m.rid not in self.engine
+                    assert self.got[m.rid] == 0, "what had begun started over"
+                    self.engine[m.rid] = 0
+                    self.credit[m.rid] = m.credit
+                    self.submits[m.rid] = self.submits.get(m.rid, 0) + 1
+                case Send(Cancel(rid=rid)):
+                    assert rid in self.engine
+                    self.cancelled.add(rid)
+                case Send(Credit(rid=rid, upto=upto)):
+                    assert upto > self.credit[rid]
+                    self.credit[rid] = upto
+                case Deliver(rid, event):
+                    assert rid not in self.ended, "an event after the terminal one"
+                    match event:
+                        case TokensReady(ids, _):
+                            assert list(ids) == list(range(self.got[rid], self.got[rid] + len(ids)))
+                            self.got[rid] += len(ids)
+                        case Failed() | Finished():
+                            self.ended[rid] = event
+                case Fault(text):
+                    raise AssertionError(text)
+
+    @rule(prompt=st.integers(1, 120), key=st.sampled_from("abc"))
+    def submit(self, prompt: int, key: str) -> None:
+        try:
+            rid, effects = self.s.submit(spec(prompt, key), self.now)
+        except RejectedError as error:
+            if error.code not in {"queue_full", "context_length_exceeded", "closed"}:
+                raise
+            return
+        self.got[rid] = self.consumed[rid] = 0
+        self.perform(effects)
+
+    @precondition(lambda self: not self.up)
+    @rule()
+    def ready(self) -> None:
+        self.up = True
+        self.writable = True
+        self.perform(self.s.on_ready(facts(), self.now))
+
+    @precondition(lambda self: self.up)
+    @rule()
+    def lost(self) -> None:
+        self.up = False
+        self.engine.clear()
+        self.cancelled.clear()
+        self.perform(self.s.on_lost("it died", self.now))
+
+    @precondition(lambda self: not self.up)
+    @rule()
+    def hold(self) -> None:
+        self.perform(self.s.on_closed(Closure("closed", "held", 5), self.now))
+        assert self.s.waiting == 0
+
+    @precondition(lambda self: bool(self.engine))
+    @rule(data=st.data(), back=st.integers(0, 3))
+    def step(self, data: st.DataObject, back: int) -> None:
+        chosen = data.draw(st.sets(st.sampled_from(sorted(self.engine)), min_size=1))
+        items = []
+        for rid in sorted(chosen):
+            done = self.engine[rid]
+            count = min(data.draw(st.integers(1, 300)), self.credit[rid] - done)
+            start = max(done - back, 0)  # repeats some of what was sent
+            items.append(TokensItem(rid=rid, offset=start, ids=list(range(start, done + count))))
+            self.engine[rid] = done + count
+        self.perform(self.s.on_tokens(Tokens(step=1, items=items), self.now))
+        for rid in chosen:
+            assert self.got[rid] == self.engine[rid]
+
+    @precondition(lambda self: bool(self.engine))
+    @rule(data=st.data(), error=st.booleans())
+    def done(self, data: st.DataObject, error: bool) -> None:
+        rid = data.draw(st.sampled_from(sorted(self.engine)))
+        produced = self.engine.pop(rid)
+        reason = FinishReason.ERROR if error else FinishReason.STOP
+        if rid in self.cancelled:
+            reason = FinishReason.CANCELLED
+        message = Done(
+            rid=rid, reason=reason, prompt_tokens=1, cached_tokens=0, output_tokens=produced,
+            error_kind=ErrorKind.NUMERIC_FAULT if error else None,
+        )  # fmt: skip
+        self.perform(self.s.on_done(message, self.now))
+        assert rid in self.ended
+
+    @precondition(lambda self: bool(self.got))
+    @rule(data=st.data())
+    def consume(self, data: st.DataObject) -> None:
+        rid = data.draw(st.sampled_from(sorted(self.got)))
+        count = self.got[rid] - self.consumed[rid]
+        self.consumed[rid] += count
+        self.perform(self.s.on_consumed(rid, count))
+
+    @precondition(lambda self: bool(self.got))
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        rid = data.draw(st.sampled_from(sorted(self.got)))
+        was_waiting = rid not in self.engine and rid not in self.ended
+        self.perform(self.s.cancel(rid, self.now))
+        if was_waiting:
+            assert rid in self.ended
+
+    @rule(by=st.floats(0, 30))
+    def time_passes(self, by: float) -> None:
+        self.now += by
+        self.perform(self.s.on_tick(self.now))
+
+    @precondition(lambda self: self.up)
+    @rule(writable=st.booleans())
+    def pipe(self, writable: bool) -> None:
+        self.writable = writable
+        self.perform(self.s.on_writable(writable, self.now))
+
+    @invariant()
+    def bounds_hold(self) -> None:
+        assert len(self.engine) <= BATCH + SUBMIT_AHEAD
+        assert self.s.in_flight == len(self.engine)
+        assert self.s.waiting == len(self.got) - len(self.ended) - len(self.engine)
+        assert all(count <= 3 for count in self.submits.values())
+        if self.up and self.writable and len(self.engine) < BATCH + SUBMIT_AHEAD:
+            assert self.s.waiting == 0, "a place is free and somebody waits"
+
+    def teardown(self) -> None:
+        failed = Failed(ErrorKind.OVERLOADED, "shutting_down", "")
+        self.perform(self.s.end_all(failed, self.now))
+        assert self.s.is_idle
+        assert set(self.ended) == set(self.got)
+
+
+TestScheduler = SchedulerMachine.TestCase
+TestScheduler.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+
+
+def drain_order(line: Line[Waiter], count: int) -> list[str]:
+    return [entry.key for entry in (line.pop() for _ in range(count)) if entry is not None]
+
+
+class Waiter:
+    def __init__(self, key: str, prompt_tokens: int = 10) -> None:
+        self.key = key
+        self.prompt_tokens = prompt_tokens
+
+
+def test_keys_share_fairly_whoever_sends_more() -> None:
+    line: Line[Waiter] = Line()
+    for _ in range(6):
+        line.push(Waiter("greedy"))
+    for _ in range(2):
+        line.push(Waiter("modest"))
+    assert drain_order(line, 8)[:4].count("modest") == 2
+
+
+def test_long_prompts_and_long_answers_count() -> None:
+    line: Line[Waiter] = Line()
+    for key, tokens in itertools.product(("long", "short"), (None,) * 4):
+        assert tokens is None
+        line.push(Waiter(key, 100 if key == "long" else 10))
+    order = drain_order(line, 8)
+    assert order[:5].count("short") == 4
+    line.push(Waiter("a"))
+    line.push(Waiter("b"))
+    line.on_served("a", 10_000)
+    assert drain_order(line, 2) == ["b", "a"]
+
+
+def test_absence_earns_no_credit() -> None:
+    line: Line[Waiter] = Line()
+    for _ in range(50):
+        line.push(Waiter("steady"))
+    drain_order(line, 50)
+    for _ in range(4):
+        line.push(Waiter("steady"))
+        line.push(Waiter("newcomer"))
+    assert drain_order(line, 8)[:4].count("newcomer") <= 3
+
+
+def test_requeued_go_first_in_their_former_order() -> None:
+    s = scheduler()
+    s.on_ready(facts(batch=2), 0)
+    for n in range(6):
+        s.submit(spec(), float(n))
+    assert s.in_flight == 4
+    s.on_lost("died", 7)
+    sent = [e.message.rid for e in s.on_ready(facts(batch=2), 8) if isinstance(e, Send)]
+    assert sent == [1, 2, 3, 4]
+
+
+def test_queue_full_names_the_limits_and_when_to_come_back() -> None:
+    s = scheduler(requests=2)
+    s.submit(spec(), 0)
+    s.submit(spec(), 0)
+    with pytest.raises(RejectedError) as rejected:
+        s.submit(spec(), 0)
+    assert rejected.value.kind is ErrorKind.OVERLOADED
+    assert rejected.value.code == "queue_full"
+    assert "queue_requests = 2" in rejected.value.text
+    assert rejected.value.retry_after_s is not None
+    assert 1 <= rejected.value.retry_after_s <= 55
+
+
+def test_queue_is_bounded_by_prompt_tokens_but_one_always_fits() -> None:
+    s = scheduler(tokens=50)
+    s.submit(spec(80), 0)
+    with pytest.raises(RejectedError, match="queue_tokens = 50"):
+        s.submit(spec(1), 0)
+
+
+def test_queue_of_zero_serves_what_fits_at_once() -> None:
+    s = scheduler(requests=0)
+    with pytest.raises(RejectedError):
+        s.submit(spec(), 0)
+    s.on_ready(facts(batch=1), 0)
+    for _ in range(1 + SUBMIT_AHEAD):
+        s.submit(spec(), 0)
+    with pytest.raises(RejectedError):
+        s.submit(spec(), 0)
+
+
+def test_prompt_longer_than_the_context_is_refused_with_numbers() -> None:
+    s = scheduler()
+    rid, _ = s.submit(spec(100), 0)  # the limit is not known yet
+    effects = s.on_ready(facts(), 0)
+    assert [e.rid for e in effects if isinstance(e, Deliver)] == [rid]
+    s.submit(spec(99), 0)
+    with pytest.raises(RejectedError) as rejected:
+        s.submit(spec(100), 0)
+    assert rejected.value.kind is ErrorKind.INVALID_REQUEST
+    assert rejected.value.code == "context_length_exceeded"
+    assert "100 tokens" in rejected.value.text
+    s.submit(spec(100, max_tokens=0), 0)  # scoring a prompt needs no room for an answer
+
+
+def test_empty_prompt_is_refused() -> None:
+    with pytest.raises(RejectedError, match="empty"):
+        scheduler().submit(spec(0), 0)
+
+
+def test_credit_is_granted_as_the_reader_reads() -> None:
+    s = scheduler()
+    s.on_ready(facts(max_context=10_000), 0)
+    rid, effects = s.submit(spec(), 0)
+    assert isinstance(effects[0], Send)
+    assert isinstance(effects[0].message, Submit)
+    assert effects[0].message.credit == CREDIT_WINDOW
+    tokens = TokensItem(rid=rid, offset=0, ids=[1] * CREDIT_WINDOW)
+    s.on_tokens(Tokens(step=1, items=[tokens]), 0)
+    assert s.on_consumed(rid, 10) == []
+    granted = s.on_consumed(rid, CREDIT_WINDOW - 10)
+    assert granted == [Send(Credit(rid=rid, upto=2 * CREDIT_WINDOW))]
+    over = TokensItem(rid=rid, offset=CREDIT_WINDOW, ids=[1] * (CREDIT_WINDOW + 1))
+    assert isinstance(s.on_tokens(Tokens(step=2, items=[over]), 0)[-1], Fault)
+
+
+@pytest.mark.parametrize("message", ["tokens", "done"])
+def test_messages_for_unknown_requests_are_faults(message: str) -> None:
+    s = scheduler()
+    s.on_ready(facts(), 0)
+    if message == "tokens":
+        effects = s.on_tokens(Tokens(step=1, items=[TokensItem(rid=9, offset=0, ids=[1])]), 0)
+    else:
+        done = Done(
+            rid=9, reason=FinishReason.STOP, prompt_tokens=1, cached_tokens=0, output_tokens=0
+        )
+        effects = s.on_done(done, 0)
+    assert isinstance(effects[-1], Fault)
+
+
+def test_deadline_in_the_line_costs_no_computation() -> None:
+    s = scheduler(timeout_s=10)
+    s.submit(spec(), 0)
+    assert s.on_tick(9.9) == []
+    (effect,) = s.on_tick(10)
+    assert isinstance(effect, Deliver)
+    assert isinstance(effect.event, Failed)
+    assert effect.event.code == "deadline_exceeded"
+    assert s.on_ready(facts(), 11) == []

@@ -1,0 +1,323 @@
+"""The whole supervisor as a process of its own, with a scripted engine behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+import strata
+from strata.engines import stale
+from strata.observe.status_socket import read_state
+
+from tests.supervisor.conftest import SOURCES, write_fake
+
+MODEL = Path(__file__).resolve().parents[1] / "data" / "oracle" / "tiny-llama.gguf"
+READY = re.compile(rb"ready: (http://\S+)/v1  model (\S+)")
+PYTHONPATH = os.pathsep.join([str(Path(strata.__file__ or "").parent.parent), *SOURCES])
+
+
+@dataclass
+class Served:
+    process: asyncio.subprocess.Process
+    base: str
+    run_dir: Path
+    session: aiohttp.ClientSession
+    shown: bytes  # on standard output until the ready line
+
+    async def get(self, path: str) -> tuple[int, str]:
+        async with self.session.get(self.base + path) as response:
+            return response.status, await response.text()
+
+    async def status(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads((await self.get("/v1/status"))[1])
+        return found
+
+    async def engine_pid(self) -> int:
+        engine = (await self.status())["engine"]
+        assert isinstance(engine, dict)
+        return int(engine["pid"])
+
+    async def complete(self, max_tokens: int = 2) -> aiohttp.ClientResponse:
+        body = {"model": "default", "prompt": [5, 6], "max_tokens": max_tokens}
+        return await self.session.post(self.base + "/v1/completions", json=body)
+
+
+async def start(
+    folder: Path, *flags: str, behaviours: list[dict[str, object]] | None = None
+) -> asyncio.subprocess.Process:
+    engine = write_fake(folder, behaviours or [{}])
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "strata", "serve",
+        "--model", str(MODEL), "--engine", str(engine), "--port", "0",
+        "--run-dir", str(folder / "run"), *flags,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH}, cwd=folder,
+    )  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def served(
+    folder: Path, *flags: str, behaviours: list[dict[str, object]] | None = None
+) -> AsyncIterator[Served]:
+    process = await start(folder, *flags, behaviours=behaviours)
+    assert process.stdout is not None
+    shown = b""
+    try:
+        async with asyncio.timeout(30), aiohttp.ClientSession() as session:
+            while not (found := READY.search(shown)):
+                line = await process.stdout.readline()
+                if not line:
+                    assert process.stderr is not None
+                    pytest.fail((await process.stderr.read()).decode())
+                shown += line
+            yield Served(process, found.group(1).decode(), folder / "run", session, shown)
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+        await process.communicate()
+
+
+async def command(*argv: str) -> tuple[int | None, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "strata", *argv,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+    )  # fmt: skip
+    out, _ = await process.communicate()
+    return process.returncode, out.decode()
+
+
+async def gone(pid: int) -> None:
+    """Waits until a process that is not our child has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        await asyncio.to_thread(psutil.Process(pid).wait, 10)
+
+
+async def test_serves_shows_and_drains(tmp_path: Path) -> None:
+    async with served(tmp_path, "--log-format", "json") as s:
+        assert b"mode" in s.shown
+        assert b"batch" in s.shown
+        assert await s.get("/health/live") == (200, '{"status":"live"}')
+        assert (await s.get("/health/ready"))[0] == 200
+        assert (await s.get("/health"))[0] == 200
+        async with await s.complete() as response:
+            assert response.status == 200
+            assert (await response.json())["usage"]["completion_tokens"] == 2
+        status, metrics = await s.get("/metrics")
+        assert status == 200
+        for line in (
+            "strata_engine_up 1.0",
+            'strata_engine_state{state="ready"} 1.0',
+            "strata_engine_starts_total 1.0",
+            'strata_requests_total{outcome="length"} 1.0',
+            "strata_generated_tokens_total 2.0",
+            "strata_time_to_first_token_seconds_count 1.0",
+            "vllm:generation_tokens_total 2.0",
+            "vllm:num_requests_running 0.0",
+            'vllm:time_to_first_token_seconds_bucket{le="+Inf"} 1.0',
+        ):
+            assert line in metrics
+        run_dir = str(s.run_dir)
+        code, text = await command("status", "--run-dir", run_dir)
+        assert code == 0
+        assert "READY" in text
+        assert f"pid {await s.engine_pid()}" in text
+        code, text = await command("status", "--run-dir", run_dir, "--json")
+        assert json.loads(text)["state"] == "ready"
+        assert (s.run_dir / "status.sock").stat().st_mode & 0o777 == 0o600
+        s.process.send_signal(signal.SIGTERM)
+        assert await s.process.wait() == 0
+        assert s.process.stderr is not None
+        for logged in (await s.process.stderr.read()).splitlines():
+            assert {"ts", "lvl", "ev", "pid", "msg"} <= json.loads(logged).keys()
+        code, text = await command("status", "--run-dir", run_dir)
+        assert code == 4
+        assert "no supervisor is running" in text
+        left = read_state(s.run_dir)
+        assert left is not None
+        assert left.state == "stopped"
+
+
+async def test_engine_killed_service_stays(tmp_path: Path) -> None:
+    async with served(tmp_path) as s:
+        first = await s.engine_pid()
+        os.kill(first, signal.SIGKILL)
+        async with await s.complete() as response:  # waits for the next engine
+            assert response.status == 200
+        status = await s.status()
+        assert await s.engine_pid() != first
+        restarts = status["restarts"]
+        assert isinstance(restarts, dict)
+        assert restarts["starts"] == 2
+        assert "killed by SIGKILL (9)" in restarts["last"]["text"]
+
+
+async def test_killed_supervisor_leaves_no_engine(tmp_path: Path) -> None:
+    async with served(tmp_path) as s:
+        pid = await s.engine_pid()
+        s.process.kill()
+        await s.process.wait()
+        await gone(pid)
+        assert not psutil.pid_exists(pid)
+
+
+async def test_next_supervisor_ends_an_engine_left_behind(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    orphan = await asyncio.create_subprocess_exec("sleep", "1000", start_new_session=True)
+    stale.write_record(run_dir, orphan.pid, 3, "an earlier run")
+    async with served(tmp_path):
+        assert await orphan.wait() == -signal.SIGKILL
+
+
+async def test_recycled_pid_is_not_touched(tmp_path: Path) -> None:
+    bystander = await asyncio.create_subprocess_exec("sleep", "1000", start_new_session=True)
+    try:
+        stale.write_record(tmp_path, bystander.pid, 3, "an earlier run")
+        record = json.loads((tmp_path / stale.RECORD_NAME).read_text())
+        record["start_time"] = "1"
+        (tmp_path / stale.RECORD_NAME).write_text(json.dumps(record))
+        assert stale.end_stale_engine(tmp_path) is None
+        assert bystander.returncode is None
+        assert stale.read_record(tmp_path) is None
+    finally:
+        bystander.kill()
+        await bystander.wait()
+
+
+async def test_one_supervisor_per_run_directory_and_port(tmp_path: Path) -> None:
+    async with served(tmp_path) as s:
+        second = await start(tmp_path)
+        _, err = await second.communicate()
+        assert second.returncode == 73
+        assert f"in use by another supervisor (pid {s.process.pid})".encode() in err
+        other = tmp_path / "other"
+        other.mkdir()
+        third = await start(other, "--port", s.base.rpartition(":")[2])
+        _, err = await third.communicate()
+        assert third.returncode == 69
+        assert b"choose another with --port" in err
+
+
+async def test_strict_exits_with_the_whole_list(tmp_path: Path) -> None:
+    modes = [
+        {"name": "batch", "state": "limited", "requested": "64", "available": "4",
+         "reasons": [{"code": "mem.kv_budget", "text": "38 GiB are free"}]},
+        {"name": "kv", "state": "unsupported", "requested": "f32", "available": "f16"},
+    ]  # fmt: skip
+    flags = ("--strict", "--batch", "64", "--kv", "f32")
+    process = await start(tmp_path, *flags, behaviours=[{"modes": modes}])
+    _, err = await process.communicate()
+    assert process.returncode == 78
+    assert b"batch: requested 64, available 4 (limited): 38 GiB are free" in err
+    assert b"kv: requested f32, available f16 (unsupported)" in err
+    assert b"Traceback" not in err
+
+
+async def test_requested_mode_that_fell_back_is_degraded(tmp_path: Path) -> None:
+    modes = [
+        {"name": "batch", "state": "limited", "requested": "64", "available": "4",
+         "reasons": [{"code": "mem.kv_budget", "text": "38 GiB are free"}]},
+    ]  # fmt: skip
+    async with served(tmp_path, "--batch", "64", behaviours=[{"modes": modes}]) as s:
+        assert b"38 GiB are free" in s.shown
+        assert (await s.get("/health/ready"))[0] == 200
+        code, text = await command("status", "--run-dir", str(s.run_dir))
+        assert code == 1
+        assert "DEGRADED: batch runs 4, requested 64" in text
+
+
+async def test_http_answers_while_the_engine_loads_and_when_it_refuses(tmp_path: Path) -> None:
+    refuse: dict[str, object] = {
+        "refuse": [{"code": "kernel.missing", "text": "no kernel for iq9_z"}]
+    }
+    process = await start(tmp_path, behaviours=[refuse])
+    try:
+        base = await listening(process, tmp_path / "run")
+        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+            async with session.get(base + "/health/live") as response:
+                assert response.status == 200
+            body: dict[str, object] = {}
+            while body.get("status") != "refused":
+                async with session.get(base + "/health/ready") as response:
+                    assert response.status == 503
+                    assert 1 <= int(response.headers["Retry-After"]) <= 55
+                    body = await response.json()
+            assert "no kernel for iq9_z [kernel.missing]" in str(body["reason"])
+            answer = ""
+            while "iq9_z" not in answer:
+                ask = session.post(
+                    base + "/v1/completions", json={"model": "default", "prompt": [5]}
+                )
+                async with ask as response:
+                    assert response.status == 503
+                    answer = (await response.json())["error"]["message"]
+        code, text = await command("status", "--run-dir", str(tmp_path / "run"))
+        assert code == 3
+        assert "REFUSED" in text
+        process.send_signal(signal.SIGTERM)
+        assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def listening(process: asyncio.subprocess.Process, run_dir: Path) -> str:
+    """The address the supervisor logs when it starts."""
+    assert process.stderr is not None
+    async with asyncio.timeout(20):
+        while line := await process.stderr.readline():
+            if found := re.search(rb"(http://\S+)", line):
+                return found.group(1).decode()
+    pytest.fail("the supervisor ended before it listened")
+
+
+async def test_drain_finishes_streams_and_refuses_new_requests(tmp_path: Path) -> None:
+    async with served(tmp_path, behaviours=[{"max_context": 3000, "tokens_max": 1}]) as s:
+        body = {"model": "default", "prompt": [5], "max_tokens": 50, "stream": True}
+        async with s.session.post(s.base + "/v1/completions", json=body) as stuck:
+            assert (await stuck.content.readline()).startswith(b"data: ")
+            s.process.send_signal(signal.SIGTERM)
+            ready = 200
+            while ready == 200:
+                ready, _ = await s.get("/health/ready")
+            async with await s.complete() as refused:
+                assert refused.status == 503
+                assert (await refused.json())["error"]["code"] == "draining"
+            s.process.send_signal(signal.SIGTERM)  # a second one: now
+            rest = b""
+            with pytest.raises(aiohttp.ClientPayloadError):  # cut, not ended: no success
+                async for chunk in stuck.content.iter_any():
+                    rest += chunk
+            assert rest.count(b"shutting_down") == 1
+            assert b"[DONE]" not in rest
+        assert await s.process.wait() == 0
+
+
+async def test_plan_shows_the_modes_without_loading(tmp_path: Path) -> None:
+    engine = str(write_fake(tmp_path, [{"silent_at": "plan"}]))
+    code, text = await command("plan", str(MODEL), "--engine", engine)
+    assert code == 0
+    assert "fake-model" in text
+    assert "batch" in text
+    code, text = await command("plan", str(MODEL), "--engine", engine, "--json")
+    assert code == 0
+    assert json.loads(text)["plan"]["batch"] == 4
+    engine = str(write_fake(tmp_path, [{"die_at": "hello", "exit": 70}]))
+    (tmp_path / "script.json.starts").unlink()
+    code, text = await command("plan", str(MODEL), "--engine", engine)
+    assert code == 70
+    assert "exited with status 70" in text
