@@ -1,0 +1,8 @@
+"""Hypothesis on machines that are busy: a slow example is no failure."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("protocol", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("protocol")
