@@ -30,7 +30,6 @@ from strata.api.sampling import (
 from strata.api.schemas import (
     Completion,
     CompletionChoice,
-    CompletionLogprobs,
     CompletionRequest,
     Usage,
     refuse_unsupported,
@@ -46,6 +45,7 @@ _ENCODER = msgspec.json.Encoder()
 class _Prompt:
     ids: Sequence[int]
     text: str | None  # None where the client gave ids
+    begin_added: bool = False  # the first id is a begin token that the text does not show
 
 
 class CompletionEndpoint:
@@ -123,7 +123,7 @@ class CompletionEndpoint:
                 ids = await self._context.in_worker(
                     partial(text.encode_prompt, raw, parse_special=parse_special), param
                 )
-                prompts.append(_Prompt(ids, raw))
+                prompts.append(_Prompt(ids, raw, self._is_begin_added(ids, raw)))
             else:
                 top = text.vocabulary.size - 1
                 for token_id in raw:
@@ -136,6 +136,13 @@ class CompletionEndpoint:
                 raise invalid(f"{param} is empty; at least one token is needed", param)
         return prompts
 
+    def _is_begin_added(self, ids: Sequence[int], raw: str) -> bool:
+        vocabulary = self._context.text.vocabulary
+        bos = vocabulary.bos_id
+        return (
+            vocabulary.adds_bos and ids[0] == bos and not raw.startswith(vocabulary.token_text(bos))
+        )
+
 
 @dataclass(slots=True)
 class _Choice:
@@ -144,7 +151,8 @@ class _Choice:
     texts: list[str] = field(default_factory=list)
     tokens: list[ScoredToken] = field(default_factory=list)
     reason: str = ""
-    chars: int = 0  # of prompt (with echo) and answer so far
+    chars: int = 0  # of prompt (with echo) and answer, as far as logprobs were written
+    decoder: Detokenizer | None = None  # counts the answer's characters
     opened: bool = False  # its prompt was echoed
     scores: dict[int, ScoredToken] = field(default_factory=dict)  # by index in the prompt
 
@@ -193,11 +201,15 @@ class _Answer:
 
     def _whole_choice(self, index: int) -> CompletionChoice:
         choice = self._choices[index]
-        text, tokens = self._opening(index)
+        text, tokens, offsets = self._opening(index)
         text += "".join(choice.texts)
-        return CompletionChoice(
-            index, text, self._logprobs(index, [*tokens, *choice.tokens]), choice.reason
-        )
+        logprobs = None
+        if self._top >= 0:
+            offsets += self._offsets(choice, choice.tokens)
+            logprobs = self._context.logprobs.completion(
+                [*tokens, *choice.tokens], self._top, offsets
+            )
+        return CompletionChoice(index, text, logprobs, choice.reason)
 
     async def streamed(self, request: web.Request, *, include_usage: bool) -> web.StreamResponse:
         stream = self._context.stream(request)
@@ -209,13 +221,13 @@ class _Answer:
                 return
             if self._echo and not choice.opened:
                 choice.opened = True
-                text, tokens = self._opening(index)
-                await stream.send(self._chunk(index, text, tokens))
+                await stream.send(self._chunk(index, *self._opening(index)))
             match output:
-                case Delta():
-                    await stream.send(self._chunk(index, output.text, output.tokens))
+                case Delta(text, tokens):
+                    offsets = self._offsets(choice, tokens) if tokens else []
+                    await stream.send(self._chunk(index, text, tokens, offsets))
                 case ChoiceEnded():
-                    await stream.send(self._chunk(index, "", (), output.finish_reason))
+                    await stream.send(self._chunk(index, "", (), [], output.finish_reason))
                 case _:
                     assert_never(output)
 
@@ -227,9 +239,16 @@ class _Answer:
         return await stream.run(produce)
 
     def _chunk(
-        self, index: int, text: str, tokens: Sequence[ScoredToken], reason: str | None = None
+        self,
+        index: int,
+        text: str,
+        tokens: Sequence[ScoredToken],
+        offsets: list[int],
+        reason: str | None = None,
     ) -> bytes:
-        logprobs = self._logprobs(index, tokens) if tokens else None
+        logprobs = None
+        if tokens:
+            logprobs = self._context.logprobs.completion(tokens, self._top, offsets)
         choice = CompletionChoice(index, text, logprobs, reason)
         return _ENCODER.encode(self._completion([choice], None))
 
@@ -246,33 +265,41 @@ class _Answer:
             if at < len(ids):
                 scores[at] = ScoredToken(ids[at], logprob)
 
-    def _opening(self, index: int) -> tuple[str, Sequence[ScoredToken]]:
-        """The echoed prompt and, with logprobs, its scored tokens."""
+    def _opening(self, index: int) -> tuple[str, Sequence[ScoredToken], list[int]]:
+        """The echoed prompt and, with logprobs, its scored tokens and where each begins."""
         if not self._echo:
-            return "", ()
+            return "", (), []
         prompt = self._prompts[index // self._count]
-        scores = self._choices[index].scores
-        vocabulary = self._context.text.vocabulary
-        if prompt.text is not None:
-            text = prompt.text
-        else:
-            shown = Detokenizer(vocabulary, shows_hidden=True)
-            text = "".join([shown.feed(i) for i in prompt.ids]) + shown.flush()
-        if self._top < 0:
-            return text, ()
-        return text, [scores.get(at, ScoredToken(i, None)) for at, i in enumerate(prompt.ids)]
-
-    def _logprobs(self, index: int, tokens: Sequence[ScoredToken]) -> CompletionLogprobs | None:
-        """The entries of `tokens`, whose text follows what the choice has shown before."""
-        if self._top < 0:
-            return None
         choice = self._choices[index]
-        pieces = self._context.text.vocabulary.pieces
+        shown = Detokenizer(self._context.text.vocabulary, shows_hidden=True)
+        offsets: list[int] = []
+        parts: list[str] = []
+        chars = 0
+        for at, token_id in enumerate(prompt.ids):
+            offsets.append(chars)
+            if not (at == 0 and prompt.begin_added):
+                parts.append(shown.feed(token_id))
+                chars += len(parts[-1])
+        text = prompt.text if prompt.text is not None else "".join(parts) + shown.flush()
+        choice.chars = len(text)
+        if self._top < 0:
+            return text, (), []
+        scores = choice.scores
+        return (
+            text,
+            [scores.get(at, ScoredToken(i, None)) for at, i in enumerate(prompt.ids)],
+            offsets,
+        )
+
+    def _offsets(self, choice: _Choice, tokens: Sequence[ScoredToken]) -> list[int]:
+        """Where the texts of generated tokens begin; they follow those asked about before."""
+        if choice.decoder is None:
+            choice.decoder = Detokenizer(self._context.text.vocabulary)
         offsets: list[int] = []
         for token in tokens:
             offsets.append(choice.chars)
-            choice.chars += len(pieces[token.token_id].decode("utf-8", "ignore"))
-        return self._context.logprobs.completion(tokens, self._top, offsets)
+            choice.chars += len(choice.decoder.feed(token.token_id))
+        return offsets
 
 
 def _listed(prompt: str | list[str | int | list[int]]) -> list[tuple[str, str | list[int]]]:
