@@ -66,7 +66,7 @@ async def test_error_within_a_stream(server: Server, client: AsyncOpenAI) -> Non
 
     async def read() -> None:
         async for chunk in stream:
-            texts.append(chunk.choices[0].delta.content or "")
+            texts.extend(choice.delta.content or "" for choice in chunk.choices)
 
     with pytest.raises(openai.APIError, match="the engine ended"):
         await read()
