@@ -65,6 +65,11 @@ protocol::Limits Channel::offered_limits() {
     return peer_.offered_limits();
 }
 
+bool Channel::is_booting() {
+    const std::lock_guard lock(mutex_);
+    return peer_.phase() < protocol::Phase::Run;
+}
+
 void Channel::leave(ExitCode code, std::chrono::milliseconds limit) {
     {
         std::unique_lock lock(mutex_);

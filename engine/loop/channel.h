@@ -52,6 +52,7 @@ class Channel {
     bool has_room(size_t bytes);
 
     protocol::Limits offered_limits();
+    bool is_booting();  // READY was not sent yet
 
     // Writes out what is pending, at most for `limit`, and ends the process. Safe from any thread.
     [[noreturn]] void leave(protocol::ExitCode code,

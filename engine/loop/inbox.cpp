@@ -31,6 +31,11 @@ void Inbox::request_drain() {
     arrived_.notify_one();
 }
 
+bool Inbox::is_drain_requested() {
+    const std::lock_guard lock(mutex_);
+    return is_drain_requested_;
+}
+
 void Inbox::wake() {
     {
         const std::lock_guard lock(mutex_);

@@ -28,6 +28,7 @@ class Inbox {
 
     // Drain was asked for outside the protocol (SIGTERM). Sticky.
     void request_drain();
+    bool is_drain_requested();
 
     // Lets wait() return although nothing came: room to send again.
     void wake();

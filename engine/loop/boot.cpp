@@ -1,0 +1,175 @@
+#include "engine/loop/boot.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "engine/backend/capability.h"
+#include "engine/loop/convert.h"
+#include "engine/loop/engine_loop.h"
+#include "engine/loop/exit_code.h"
+#include "engine/loop/probe.h"
+
+namespace strata {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using protocol::ExitCode;
+
+constexpr auto kProgressEvery = std::chrono::milliseconds(200);
+
+double ms_since(Clock::time_point begin) {
+    return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+// The next message, which the peer has checked to be the one that the phase allows; nullopt when a
+// drain was asked for meanwhile.
+template <class T>
+std::optional<T> await(Inbox& inbox) {
+    std::vector<protocol::ToEngineMessage> messages;
+    while (messages.empty()) {
+        inbox.wait(std::nullopt);
+        if (inbox.take(messages)) return std::nullopt;
+    }
+    return std::get<T>(std::move(messages.front()));
+}
+
+void leave_if_drained(Channel& channel, Inbox& inbox) {
+    if (inbox.is_drain_requested()) channel.leave(ExitCode::Ok);
+}
+
+Loaded load(Backend& backend,
+            const Model& model,
+            const ModePlan& plan,
+            const Registry& registry,
+            Channel& channel,
+            Inbox& inbox) {
+    Clock::time_point last{};
+    std::string last_phase;
+    return backend.load(
+        model, plan, registry, [&](std::string_view phase, uint64_t done, uint64_t total) {
+            leave_if_drained(channel, inbox);
+            const bool is_news = phase != last_phase || done == total;
+            if (!is_news && Clock::now() - last < kProgressEvery) return;
+            last = Clock::now();
+            last_phase = phase;
+            channel.send(protocol::Progress{last_phase, done, total, "bytes"});
+        });
+}
+
+// Runs all probes and takes out of `plan` what failed. Returns the reasons why nothing can run.
+std::vector<Reason> prove(Runtime& runtime, ModePlan& plan, Channel& channel, Inbox& inbox) {
+    Prober prober(runtime, plan);
+    using Run = ProbeResult (Prober::*)();
+    std::vector<Run> runs = {&Prober::solo, &Prober::prefill, &Prober::max_context};
+    if (plan.batch > 1) runs.push_back(&Prober::batch);
+    for (size_t i = 0; i < runs.size(); ++i) {
+        leave_if_drained(channel, inbox);
+        channel.send(protocol::Progress{"warm", i, runs.size(), "probes"});
+        const Clock::time_point begin = Clock::now();
+        ProbeResult result = (prober.*runs[i])();
+        channel.send(protocol::Probe{result.mode, result.is_ok(), ms_since(begin), result.reasons});
+        if (result.is_ok()) continue;
+        if (result.mode == "batch") {
+            plan.batch = 1;
+        } else if (result.mode == "prefill") {
+            plan.prefill = 1;
+        } else {
+            return result.reasons;
+        }
+    }
+    return {};
+}
+
+ExitCode refuse(Channel& channel, std::vector<Reason> reasons, ExitCode code) {
+    channel.send(protocol::Refuse{std::move(reasons), static_cast<uint8_t>(code)});
+    return code;
+}
+
+}  // namespace
+
+Registry make_registry(const Backend& backend, const std::vector<std::string>& without_kernels) {
+    std::vector<KernelMask> masks;
+    masks.reserve(without_kernels.size());
+    for (const std::string& text : without_kernels) masks.push_back(KernelMask::parse(text));
+    return Registry(backend.kernels(), std::move(masks));
+}
+
+protocol::Caps make_caps(const Backend& backend,
+                         const Model& model,
+                         const WantedModes& want,
+                         const Registry& registry,
+                         const std::vector<std::string>& quarantine,
+                         std::vector<Reason>& missing) {
+    protocol::Caps caps;
+    caps.host = to_wire(backend.host());
+    caps.model = to_wire(model.facts());
+    auto answer = negotiate(model, want, registry, backend.host(), quarantine);
+    if (auto* refusal = std::get_if<Refusal>(&answer)) {
+        missing = std::move(refusal->reasons);
+        return caps;
+    }
+    const Negotiation& negotiation = std::get<Negotiation>(answer);
+    caps.modes = to_wire(negotiation.modes);
+    caps.plan = to_wire(negotiation.plan);
+    caps.memory = to_wire(negotiation.memory);
+    return caps;
+}
+
+ExitCode serve(
+    Backend& backend, const BootOptions& options, Channel& channel, Inbox& inbox, Vitals& vitals) {
+    channel.send(protocol::Hello{protocol::kProtoMin,
+                                 protocol::kProtoMax,
+                                 options.build,
+                                 backend.name(),
+                                 backend.device(),
+                                 static_cast<uint32_t>(getpid())});
+    const std::optional<protocol::Offer> offer = await<protocol::Offer>(inbox);
+    if (!offer) return ExitCode::Ok;
+    std::vector<std::string> masks = options.without_kernels;
+    masks.insert(masks.end(), offer->without_kernels.begin(), offer->without_kernels.end());
+    const Registry registry = make_registry(backend, masks);
+    const Model model = Model::open(offer->model);
+    std::vector<Reason> missing;
+    const protocol::Caps caps =
+        make_caps(backend, model, from_wire(offer->want), registry, offer->quarantine, missing);
+    if (!missing.empty()) return refuse(channel, std::move(missing), ExitCode::ConfigRefused);
+    channel.send(caps);
+
+    const std::optional<protocol::Plan> chosen = await<protocol::Plan>(inbox);
+    if (!chosen) return ExitCode::Ok;
+    ModePlan plan = from_wire(chosen->plan);
+    const Clock::time_point load_begin = Clock::now();
+    const Loaded loaded = load(backend, model, plan, registry, channel, inbox);
+    const double load_ms = ms_since(load_begin);
+    const Clock::time_point warm_begin = Clock::now();
+    std::vector<Reason> reasons = prove(*loaded.runtime, plan, channel, inbox);
+    if (!reasons.empty()) return refuse(channel, std::move(reasons), ExitCode::ModelBad);
+    const protocol::Limits limits = channel.offered_limits();
+    // The loop stands before READY is sent: what comes next finds it.
+    EngineLoop loop(channel, inbox, vitals, *loaded.runtime, plan, limits);
+    channel.send(protocol::Ready{to_wire(plan),
+                                 load_ms,
+                                 ms_since(warm_begin),
+                                 plan.pages(),
+                                 kPageTokens,
+                                 to_wire(loaded.memory),
+                                 limits});
+    return loop.run();
+}
+
+void give_up(Channel& channel, const Error& error) {
+    const ExitCode code = boot_exit_code(error);
+    if (protocol::is_retryable(code) || !channel.is_booting()) {
+        channel.send(protocol::Dying{error.kind(), error.code(), error.what()});
+    } else {
+        channel.send(protocol::Refuse{{{error.code(), error.what()}}, static_cast<uint8_t>(code)});
+    }
+    channel.leave(code);
+}
+
+}  // namespace strata

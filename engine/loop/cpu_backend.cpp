@@ -1,0 +1,32 @@
+#include "engine/loop/cpu_backend.h"
+
+#include "engine/backend/cpu_runtime.h"
+#include "engine/cpu/kernels.h"
+
+namespace strata {
+
+CpuBackend::CpuBackend(std::string_view isa)
+    : features_(limit_isa(detect_cpu(), isa)), host_(read_host_facts()) {
+    host_.cpu = features_.processor;
+    host_.isa = features_.avx512vnni ? "avx512vnni"
+                : features_.avx2     ? "avx2"
+                : features_.neon     ? "neon"
+                                     : "portable";
+}
+
+std::vector<KernelEntry> CpuBackend::kernels() const {
+    return cpu_kernels(features_);
+}
+
+Loaded CpuBackend::load(const Model& model,
+                        const ModePlan& plan,
+                        const Registry& registry,
+                        const LoadProgress& progress) {
+    validate_plan(model, plan);  // before threads are started for it
+    pool_ = std::make_unique<ThreadPool>(plan.threads);
+    auto runtime = std::make_unique<CpuRuntime>(model, plan, registry, *pool_, progress);
+    std::vector<MemoryPart> memory = runtime->memory().parts();
+    return {std::move(runtime), std::move(memory)};
+}
+
+}  // namespace strata

@@ -1,0 +1,30 @@
+// The command line of an engine program: one schema for parsing and --help.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/plan/mode.h"
+
+namespace strata {
+
+struct Options {
+    bool help = false;
+    bool version = false;
+    bool describe = false;
+    std::string ipc;   // "COMMAND_FD,EVENT_FD"
+    std::string plan;  // model file to plan for
+    std::string isa = "auto";
+    std::vector<std::string> without_kernels;
+    WantedModes want;  // for --plan; serving takes it from OFFER
+};
+
+// Throws Error{InvalidRequest, "config.flag"} with one sentence that names the flag and what it
+// takes.
+Options parse_options(const std::vector<std::string>& arguments);
+
+// What --help prints.
+std::string help_text(const std::string& program);
+
+}  // namespace strata

@@ -1,0 +1,194 @@
+#include "engine/loop/probe.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace strata {
+
+namespace {
+
+// Two pages and a bit less than a third: page borders and part-filled pages are met.
+constexpr uint32_t kProbeTokens = 75;
+
+bool is_finite(const std::vector<float>& values) {
+    return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
+}
+
+}  // namespace
+
+Prober::Prober(Runtime& runtime, const ModePlan& plan) : runtime_(runtime), plan_(plan) {
+    // Two subjects must fit the pool where it has two pages at all.
+    const uint64_t pool_share = uint64_t{std::max(plan.pages() / 2, 1u)} * kPageTokens;
+    const uint64_t most = std::min<uint64_t>({kProbeTokens, plan.max_context, pool_share});
+    length_ = static_cast<uint32_t>(std::max<uint64_t>(most, 2) - 1);
+    pages_each_ = (length_ + kPageTokens) / kPageTokens;
+}
+
+ProbeResult Prober::solo() {
+    ProbeResult result{"solo", {}};
+    Subject subject = make_subject(0, 0);
+    run({&subject}, plan_.prefill);
+    if (!is_finite(subject.after_prompt) || !is_finite(subject.after_decode)) {
+        result.reasons.push_back({"numeric.logits",
+                                  "the logits behind a prompt of " + std::to_string(length_) +
+                                      " tokens are not finite"});
+    }
+    return result;
+}
+
+ProbeResult Prober::prefill() {
+    ProbeResult result{"prefill", {}};
+    Subject reference = make_subject(0, 0);
+    run({&reference}, plan_.prefill);
+    const bool has_other_pages = plan_.pages() >= 2 * pages_each_;
+    for (const uint32_t chunk : {1u, 7u, plan_.prefill / 2}) {
+        if (chunk == 0 || chunk > plan_.prefill) continue;
+        Subject subject = make_subject(0, has_other_pages ? 1 : 0);
+        run({&subject}, chunk);
+        compare(subject, reference, "in chunks of " + std::to_string(chunk), result.reasons);
+    }
+    return result;
+}
+
+ProbeResult Prober::batch() {
+    ProbeResult result{"batch", {}};
+    if (plan_.pages() < 2 * pages_each_) {
+        result.reasons.push_back({"mem.kv_budget",
+                                  "the KV pool has " + std::to_string(plan_.pages()) +
+                                      " pages; two sequences need " +
+                                      std::to_string(2 * pages_each_)});
+        return result;
+    }
+    Subject references[] = {make_subject(0, 0), make_subject(1, 1)};
+    for (Subject& reference : references) run({&reference}, plan_.prefill);
+    // Each on the other's pages: what it does not write itself is wrong there.
+    Subject subjects[] = {make_subject(0, 1), make_subject(1, 0)};
+    run({&subjects[0], &subjects[1]}, std::max(plan_.rows_max() / 2, 1u));
+    for (int i = 0; i < 2; ++i) {
+        compare(subjects[i], references[i], "beside another sequence", result.reasons);
+    }
+    return result;
+}
+
+ProbeResult Prober::max_context() {
+    ProbeResult result{"max_context", {}};
+    Subject subject = make_subject(0, 0);
+    run({&subject}, plan_.prefill);
+    // A short plan's context was all covered by solo.
+    if (length_ + 1 < kPageTokens) return result;
+    // Every page of the sequence is the probe's first one: real keys and values, and cheap.
+    const uint32_t context =
+        static_cast<uint32_t>(std::min<uint64_t>(plan_.max_context, plan_.kv_tokens));
+    const uint32_t position = context - 1;
+    const std::vector<uint32_t> table(plan_.pages_per_sequence(), 0);
+    const int32_t id = token(1, position);
+    const uint32_t sequence = 0;
+    const uint32_t gather = 0;
+    RowView rows;
+    rows.rows = 1;
+    rows.tokens = &id;
+    rows.positions = &position;
+    rows.sequences = &sequence;
+    rows.page_tables = table.data();
+    rows.page_table_stride = plan_.pages_per_sequence();
+    rows.gather = &gather;
+    rows.gather_rows = 1;
+    runtime_.step(rows);
+    const float* logits = runtime_.logits(0);
+    if (!is_finite({logits, logits + runtime_.vocab()})) {
+        result.reasons.push_back(
+            {"numeric.logits",
+             "the logits at position " + std::to_string(position) + " are not finite"});
+    }
+    return result;
+}
+
+Prober::Subject Prober::make_subject(uint32_t index, uint32_t pages_index) const {
+    Subject subject;
+    subject.tokens = index == 0 ? length_ : std::max(length_ * 3 / 5, 1u);
+    subject.seed = index + 1;
+    subject.first_page = pages_index * pages_each_;
+    subject.after_prompt.resize(runtime_.vocab());
+    subject.after_decode.resize(runtime_.vocab());
+    return subject;
+}
+
+int32_t Prober::token(uint32_t seed, uint32_t position) const {
+    return static_cast<int32_t>((uint64_t{seed} * 7919 + uint64_t{position} * 104'729) %
+                                runtime_.vocab());
+}
+
+// Computes prompt and decode step of all subjects, in the same steps as long as they last.
+void Prober::run(std::vector<Subject*> subjects, uint32_t chunk) {
+    std::vector<uint32_t> done(subjects.size(), 0);
+    const auto is_unfinished = [&] {
+        for (size_t s = 0; s < subjects.size(); ++s) {
+            if (done[s] <= subjects[s]->tokens) return true;
+        }
+        return false;
+    };
+    while (is_unfinished()) step(subjects, done, chunk);
+}
+
+void Prober::step(std::vector<Subject*>& subjects, std::vector<uint32_t>& done, uint32_t chunk) {
+    const uint32_t stride = plan_.pages_per_sequence();
+    std::vector<uint32_t> tables(subjects.size() * stride, 0);
+    std::vector<int32_t> tokens;
+    std::vector<uint32_t> positions;
+    std::vector<uint32_t> sequences;
+    std::vector<uint32_t> gather;
+    std::vector<std::vector<float>*> targets;
+    for (uint32_t s = 0; s < subjects.size(); ++s) {
+        Subject& subject = *subjects[s];
+        for (uint32_t i = 0; i < std::min(pages_each_, stride); ++i) {
+            tables[s * stride + i] = subject.first_page + i;
+        }
+        // The prompt's end and the decode step are rows of their own steps.
+        const uint32_t left =
+            done[s] < subject.tokens ? subject.tokens - done[s] : subject.tokens + 1 - done[s];
+        const uint32_t rows = std::min(left, chunk);
+        for (uint32_t i = 0; i < rows; ++i) {
+            const uint32_t position = done[s]++;
+            tokens.push_back(token(subject.seed, position));
+            positions.push_back(position);
+            sequences.push_back(s);
+            if (position + 1 < subject.tokens) continue;
+            gather.push_back(static_cast<uint32_t>(tokens.size()) - 1);
+            targets.push_back(position < subject.tokens ? &subject.after_prompt
+                                                        : &subject.after_decode);
+        }
+    }
+    RowView rows;
+    rows.rows = static_cast<uint32_t>(tokens.size());
+    rows.tokens = tokens.data();
+    rows.positions = positions.data();
+    rows.sequences = sequences.data();
+    rows.page_tables = tables.data();
+    rows.page_table_stride = stride;
+    rows.gather = gather.data();
+    rows.gather_rows = static_cast<uint32_t>(gather.size());
+    runtime_.step(rows);
+    for (uint32_t i = 0; i < targets.size(); ++i) {
+        const float* logits = runtime_.logits(i);
+        targets[i]->assign(logits, logits + runtime_.vocab());
+    }
+}
+
+void Prober::compare(const Subject& subject,
+                     const Subject& reference,
+                     const std::string& how,
+                     std::vector<Reason>& reasons) {
+    const auto differ = [](const std::vector<float>& a, const std::vector<float>& b) {
+        return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) != 0;
+    };
+    const auto report = [&](const std::string& where) {
+        reasons.push_back({"probe.differs",
+                           "a prompt of " + std::to_string(subject.tokens) + " tokens " + how +
+                               " has other logits " + where + " than alone"});
+    };
+    if (differ(subject.after_prompt, reference.after_prompt)) report("at its end");
+    if (differ(subject.after_decode, reference.after_decode)) report("one token further");
+}
+
+}  // namespace strata

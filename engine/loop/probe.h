@@ -1,0 +1,59 @@
+// Proof of a loaded plan: small real steps in each mode, held against the plain path (one sequence,
+// its prompt in chunks of the plan's size, then one decode step). Logits must be finite and, since
+// a row's arithmetic does not depend on what shares the step, equal bit for bit.
+//
+// Uses the runtime's pages freely: run it before any sequence does.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/backend/runtime.h"
+#include "engine/base/error.h"
+#include "engine/plan/mode.h"
+
+namespace strata {
+
+struct ProbeResult {
+    std::string mode;
+    std::vector<Reason> reasons;  // empty = proven
+    bool is_ok() const { return reasons.empty(); }
+};
+
+class Prober {
+  public:
+    // `runtime` is built for `plan` and outlives the prober.
+    Prober(Runtime& runtime, const ModePlan& plan);
+
+    ProbeResult solo();         // prompt and decode step of one sequence are finite
+    ProbeResult prefill();      // the same prompt in other chunks
+    ProbeResult batch();        // two sequences of different lengths in the same steps
+    ProbeResult max_context();  // a row at the last position the plan allows is finite
+
+  private:
+    // One sequence of a run: its tokens, where its KV goes, and the logits it got.
+    struct Subject {
+        uint32_t tokens = 0;  // prompt length; one decode step follows
+        uint32_t seed = 0;    // chooses the token ids
+        uint32_t first_page = 0;
+        std::vector<float> after_prompt;  // [vocab]
+        std::vector<float> after_decode;  // [vocab]
+    };
+
+    void run(std::vector<Subject*> subjects, uint32_t chunk);
+    void step(std::vector<Subject*>& subjects, std::vector<uint32_t>& done, uint32_t chunk);
+    Subject make_subject(uint32_t index, uint32_t pages_index) const;
+    int32_t token(uint32_t seed, uint32_t position) const;
+    static void compare(const Subject& subject,
+                        const Subject& reference,
+                        const std::string& how,
+                        std::vector<Reason>& reasons);
+
+    Runtime& runtime_;
+    ModePlan plan_;
+    uint32_t length_;      // tokens of the longer subject, without the decode step
+    uint32_t pages_each_;  // pages of one subject
+};
+
+}  // namespace strata
