@@ -81,7 +81,10 @@ std::vector<OpRequest> test_requests() {
         requests.push_back(shape(kv, 1, 9, 3, 64));
         requests.push_back(shape(kv, 40, 8, 1, 128));
         requests.push_back(shape(kv, 21, 2, 2, 256));
-        if (kStep == 8) requests.push_back(shape(kv, 19, 4, 2, 40));
+        if (kStep == 8) {
+            requests.push_back(shape(kv, 19, 4, 2, 40));
+            requests.push_back(shape(kv, 3, 4, 2, 16));
+        }
     }
     return requests;
 }

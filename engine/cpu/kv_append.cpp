@@ -22,7 +22,7 @@ uint64_t bytes_moved(const OpRequest& r) {
 std::vector<OpRequest> test_requests() {
     std::vector<OpRequest> requests;
     for (const DType kv : {DType::F16, DType::F32}) {
-        for (const uint32_t head_dim : {64u, 40u}) {
+        for (const uint32_t head_dim : {64u, 40u, 16u}) {
             OpRequest request;
             request.kind = OpKind::KvAppend;
             request.kv = kv;
