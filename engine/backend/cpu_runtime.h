@@ -68,8 +68,8 @@ class CpuRuntime final : public Runtime {
     std::atomic<uint32_t> op_index_{0};
 };
 
-// Checks a plan against the model's facts. Throws Error{InvalidRequest, "plan.range"} that names
-// the field and the allowed range.
+// Checks a plan against the model's facts; call it before a pool of plan.threads is made. Throws
+// Error{InvalidRequest, "plan.range"} that names the field and the allowed range.
 void validate_plan(const Model& model, const ModePlan& plan);
 
 }  // namespace strata

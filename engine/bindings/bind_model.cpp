@@ -134,7 +134,7 @@ class LoadedModel {
                 const std::vector<std::string>& without_kernels)
         : model_(strata::Model::open(path)),
           registry_(make_registry(isa, without_kernels)),
-          plan_(plan),
+          plan_(validated(model_, plan)),
           pool_(plan.threads),
           runtime_(model_, plan, registry_, pool_, [this](auto phase, auto done, auto total) {
               progress_.emplace_back(std::string(phase), done, total);
@@ -225,6 +225,12 @@ class LoadedModel {
     }
 
   private:
+    // A pool is made before the runtime can check the plan.
+    static strata::ModePlan validated(const strata::Model& model, const strata::ModePlan& plan) {
+        strata::validate_plan(model, plan);
+        return plan;
+    }
+
     [[noreturn]] static void fail(const char* what, const std::string& text) {
         throw Error(ErrorKind::InvalidRequest, std::string("binding.") + what, text);
     }
