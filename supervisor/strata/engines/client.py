@@ -68,13 +68,14 @@ class EngineClient:
     async def connect(self, command_fd: int, event_fd: int) -> None:
         """Takes both descriptors over."""
         loop = asyncio.get_running_loop()
-        self._event, _ = await loop.connect_read_pipe(
-            lambda: _EventPipe(self), os.fdopen(event_fd, "rb", 0)
-        )
+        # The command pipe first: the first event may be there already and wants an answer.
         self._command, _ = await loop.connect_write_pipe(
             lambda: _CommandPipe(self._listener.on_writable), os.fdopen(command_fd, "wb", 0)
         )
         self._command.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._event, _ = await loop.connect_read_pipe(
+            lambda: _EventPipe(self), os.fdopen(event_fd, "rb", 0)
+        )
 
     def send(self, message: ToEngineMessage) -> None:
         """Queues a message; a prompt too long for one frame goes in several.
@@ -83,7 +84,9 @@ class EngineClient:
         after a fault or the end of the pipe.
         """
         command = self._command
-        if command is None or self._is_dead or command.is_closing():
+        if command is None:
+            raise RuntimeError("send before connect")
+        if self._is_dead or command.is_closing():
             return
         if isinstance(message, Submit | Resume):
             frames = [self._peer.send(part) for part in split_prompt(message, self._peer.limits)]
