@@ -81,6 +81,7 @@ class EngineLog(asyncio.Protocol):
     async def write_file(self) -> None:
         """Writes the epoch's file until the pipe closes. A full disk costs the file, no more."""
         await asyncio.to_thread(drop_old_files, self._run_dir, self._epoch)
+        self._has_more.set()  # the file is there from the start: epochs are counted by it
         written = 0
         while True:
             await self._has_more.wait()
@@ -90,7 +91,7 @@ class EngineLog(asyncio.Protocol):
             if self._dropped:
                 data += b"\n[strata: %d bytes of output dropped]\n" % self._dropped
                 self._dropped = 0
-            if data and written < FILE_BYTES_MAX:
+            if written < FILE_BYTES_MAX:
                 written += len(data)
                 if written >= FILE_BYTES_MAX:
                     data += b"\n[strata: the file is full; later output is not kept]\n"
