@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--engine", help="engine program to test; default: the installed one")
+
+
+@pytest.fixture(scope="session")
+def engine_path(request: pytest.FixtureRequest) -> Path:
+    """The engine program of the CPU backend."""
+    chosen = request.config.getoption("--engine")
+    folder = Path(sysconfig.get_path("platlib")) / "strata" / "bin"
+    path = Path(chosen).absolute() if chosen else folder / "strata-engine-cpu"
+    assert path.is_file(), f"no engine at {path}: pip install . or pass --engine"
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -125,6 +125,28 @@ TEST(no_credit_at_all_still_prefills) {
     world.check_empty();
 }
 
+TEST(nobody_waits_for_a_page_that_a_held_sequence_will_not_fill) {
+    World world(roomy());
+    const uint64_t held = world.submit(make_prompt(1, 64), endless(5), 0);
+    const uint64_t free = world.submit(make_prompt(1, 100), endless(5));
+    world.run();
+    CHECK(done(world, free).output_tokens == 5);
+    CHECK(world.requests.at(held).is_live());
+    world.credit(held, 5);
+    world.run();
+    world.check_empty();
+}
+
+TEST(scoring_needs_no_credit) {
+    World world(roomy());
+    SamplingParams params = endless(0);
+    params.prompt_logprobs = 0;
+    const uint64_t rid = world.submit(make_prompt(1, 40), params, 0);
+    world.run();
+    CHECK(world.requests.at(rid).scored.size() == 39);
+    world.check_empty();
+}
+
 TEST(preemption_takes_the_youngest_and_is_not_seen) {
     SchedulerConfig config = roomy();
     config.max_context = 160;
