@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from strata import config_source
 from strata.config_source import Settings, Value, fields
-from strata.errors import ConfigError, ModelDataError, StrataError, StrictError
+from strata.errors import ConfigError, ModelDataError, RefusedError, StrataError
 
 if TYPE_CHECKING:
     from strata.text.model import TextModel
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
     try:
         return _run(sys.argv[1:] if argv is None else argv)
-    except StrictError as error:
+    except RefusedError as error:
         print(f"strata-supervisor: {error}:", file=sys.stderr)
         for line in error.lines:
             print(f"  {line}", file=sys.stderr)

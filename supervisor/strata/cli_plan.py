@@ -38,7 +38,7 @@ from strata.engines.exits import Intent, status_text
 from strata.engines.handshake import HELLO_STALL_S, STALL_S
 from strata.engines.modes import MODE_KEYS, ModeRow, choose, mode_rows, wanted_modes
 from strata.engines.process import EngineProcess, Launch, launch
-from strata.errors import ConfigError, EngineMissingError, StrataError, StrictError
+from strata.errors import EngineMissingError, RefusedError, StrataError, StrictError
 from strata.model_source import engine_arguments, find_engine, find_model
 from strata.observe.terminal import print_modes
 
@@ -56,7 +56,7 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def show_plan(settings: Settings, *, as_json: bool) -> int:
-    """Prints the report. Raises ConfigError when the engine refuses the model, StrictError with
+    """Prints the report. Raises RefusedError when the engine refuses the model, StrictError with
     `--strict`, StrataError when the engine fails."""
     config = settings.config
     model, engine = find_model(config), find_engine(config)
@@ -153,8 +153,8 @@ async def _ask(spec: Launch, offer: Offer) -> tuple[Hello, Caps]:
         case Caps() if answer.hello is not None:
             return answer.hello, found
         case Refuse():
-            lines = "; ".join(r.text for r in found.reasons)
-            raise ConfigError(f"the engine refuses: {lines}")
+            lines = [reason.text for reason in found.reasons]
+            raise RefusedError("the engine refuses", lines, found.exit_code)
         case _:
             last = f": {output.lines[-1]}" if output.lines else ""
             raise StrataError(f"the engine {found}{last}")

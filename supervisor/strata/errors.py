@@ -2,6 +2,7 @@
 
     StrataError             70  a bug or a fault with no better name
     ├── ConfigError         78  a flag, a key of strata.toml, or what they ask for together
+    ├── RefusedError        --  `plan`: the engine refuses; the status is the engine's
     │   └── StrictError     78  --strict and a requested mode that cannot run as asked
     ├── ModelMissingError   66  the model file is not there
     ├── ModelDataError      65  the file is not a GGUF model
@@ -17,25 +18,32 @@ are `serving.request.RejectedError` and `Failed`.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class StrataError(Exception):
     """Ends the command with `exit_code` after printing its text, without a traceback."""
 
-    exit_code: ClassVar[int] = 70
+    exit_code = 70
 
 
 class ConfigError(StrataError):
     exit_code = 78
 
 
-class StrictError(ConfigError):
+class RefusedError(StrataError):
+    """Carries one line per reason."""
+
+    def __init__(self, text: str, lines: list[str], exit_code: int) -> None:
+        super().__init__(text)
+        self.lines = lines
+        self.exit_code = exit_code
+
+
+class StrictError(RefusedError):
     """Carries one line per requested mode that cannot run as asked."""
 
     def __init__(self, lines: list[str]) -> None:
-        self.lines = lines
-        super().__init__("--strict: " + str(len(lines)) + " requested mode(s) cannot run as asked")
+        text = f"--strict: {len(lines)} requested mode(s) cannot run as asked"
+        super().__init__(text, lines, ConfigError.exit_code)
 
 
 class ModelMissingError(StrataError):

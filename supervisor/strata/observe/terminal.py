@@ -102,7 +102,8 @@ def print_modes(console: Console, rows: Sequence[ModeRow], memory: Sequence[Memo
     if console.is_terminal:
         table = Table("mode", "requested", "runs", "because", box=None, pad_edge=False)
         for row in rows:
-            style = {ModeState.READY: "", ModeState.LIMITED: "yellow"}.get(row.state, "red")
+            is_as_asked = row.state is ModeState.READY or row.requested == row.runs
+            style = "" if is_as_asked else "yellow"
             table.add_row(row.name, row.requested, row.runs, because(row), style=style)
         console.print(table)
     else:

@@ -29,7 +29,7 @@ from strata.engines.port import EnginePort, EngineReady, RunMessage
 from strata.serving.admission import Closure, SchedulerLimits
 from strata.serving.handle import RequestHandle
 from strata.serving.recorder import Recorder
-from strata.serving.request import EngineFacts, Failed, Finished, RejectedError, RequestSpec
+from strata.serving.request import EngineFacts, Failed, Finished, RequestSpec
 from strata.serving.scheduler import Deliver, Effect, Fault, Scheduler, Send
 
 TICK_S = 0.25
@@ -68,30 +68,11 @@ class EngineService:
         self._stats: Stats | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._changed = asyncio.Event()  # set and replaced when the engine's state changes
-        self._down: Closure | None = None
 
     # --- Service
 
     @property
     def facts(self) -> EngineFacts | None:
-        return self._facts
-
-    async def wait_facts(self, timeout_s: float) -> EngineFacts:
-        """Facts of the engine, after waiting for the first READY where there was none yet.
-
-        Raises RejectedError (OVERLOADED) when none comes in time or none is to be expected.
-        """
-        try:
-            async with asyncio.timeout(timeout_s):
-                while self._facts is None:
-                    if self._down is not None:
-                        raise self._down.error()
-                    await self._changed.wait()
-        except TimeoutError:
-            raise RejectedError(
-                ErrorKind.OVERLOADED, "model_loading", "the model is loading", retry_after_s=5.0
-            ) from None
         return self._facts
 
     async def submit(self, spec: RequestSpec) -> RequestHandle:
@@ -106,10 +87,8 @@ class EngineService:
 
     def on_ready(self, ready: EngineReady, port: EnginePort) -> None:
         self._port = port
-        self._down = None
         self._facts = EngineFacts(ready.model, ready.ready.plan, ready.ready.page_tokens)
         self._perform(self._scheduler.on_ready(self._facts, self._clock()))
-        self._wake()
 
     def on_message(self, message: RunMessage) -> None:
         now = self._clock()
@@ -134,9 +113,8 @@ class EngineService:
         self._perform(self._scheduler.on_lost(cause, self._clock()))
 
     def on_down(self, code: str, text: str, retry_after_s: float) -> None:
-        self._down = Closure(code, text, retry_after_s)
-        self._perform(self._scheduler.on_closed(self._down, self._clock()))
-        self._wake()
+        closure = Closure(code, text, retry_after_s)
+        self._perform(self._scheduler.on_closed(closure, self._clock()))
 
     # --- drain, time, status
 
@@ -191,10 +169,6 @@ class EngineService:
 
     def _cancel(self, rid: int) -> None:
         self._perform(self._scheduler.cancel(rid, self._clock()))
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
 
     def _send(self, message: Submit | Cancel | Credit) -> None:
         if self._port is None:
