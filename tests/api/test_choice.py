@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strata.api.choice import ChoiceText
 from strata_protocol.messages import TokenLogprob
@@ -32,6 +32,7 @@ def run(ids: list[int], cuts: list[int], stops: list[str]) -> tuple[str, list[in
     return text, tokens, choice.tokens, choice.is_stopped
 
 
+@settings(deadline=None)
 @given(
     ids=st.lists(st.integers(0, VOCABULARY.size - 1), max_size=30),
     stops=st.lists(st.text(alphabet="abe \n", min_size=1, max_size=3), max_size=3),

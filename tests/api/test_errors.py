@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from strata.api import app
 from strata.api.app import ApiLimits
 from strata.serving.request import Failed, RejectedError
 from strata_protocol.messages import ErrorKind
@@ -262,10 +263,13 @@ async def raw_request(server: Server, data: bytes, *, eof: bool = False) -> byte
 async def test_bodies_that_never_come(start_server: StartServer) -> None:
     server = await start_server(limits=ApiLimits(body_idle_s=0.05))
     head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n".encode()
-    answer = await raw_request(server, head + b'{"messages"')
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    writer.write(head + b'{"messages"')
+    answer = await reader.readuntil(b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 408 ")
-    error = check_shape(json.loads(answer.partition(b"\r\n\r\n")[2]))
+    error = check_shape(json.loads(await reader.readuntil(b"}}")))
     assert error["code"] == "request_timeout"
+    writer.close()
     assert (await server.chat())[0] == 200
 
 
@@ -281,8 +285,18 @@ async def test_half_open_and_broken_clients(server: Server) -> None:
     assert len(server.service.specs) == 1
 
 
+async def test_silent_connections_are_closed(
+    start_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "KEEPALIVE_S", 0.05)
+    server = await start_server()
+    assert await raw_request(server, b"") == b""
+    assert await raw_request(server, b"GET /v1/models HTTP/1.1\r\nHo") == b""
+    assert (await server.chat())[0] == 200
+
+
 async def test_many_idle_connections(server: Server) -> None:
-    pairs = [await asyncio.open_connection(server.host, server.port) for _ in range(200)]
+    pairs = [await asyncio.open_connection(server.host, server.port) for _ in range(1000)]
     assert (await server.chat())[0] == 200
     for _, writer in pairs:
         writer.close()

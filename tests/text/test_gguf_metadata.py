@@ -80,7 +80,9 @@ def test_truncation_anywhere_is_an_error(valid: Path, tmp_path: Path) -> None:
                 read_metadata(path, wanted)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_damage_never_escapes_as_another_error(
     valid: Path, tmp_path: Path, data: st.DataObject

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strata.text.stop import StopMatcher
 
@@ -34,6 +34,7 @@ def run(pieces: list[str], stops: list[str]) -> tuple[str, str | None]:
     return shown + matcher.flush(), matcher.matched
 
 
+@settings(deadline=None)
 @given(text=LETTERS, stops=STOPS, data=st.data())
 def test_equals_the_oracle_at_every_split(text: str, stops: list[str], data: st.DataObject) -> None:
     expected = oracle(text, stops)
@@ -45,6 +46,7 @@ def test_equals_the_oracle_at_every_split(text: str, stops: list[str], data: st.
     assert run([text[a:b] for a, b in itertools.pairwise(edges)], stops) == expected
 
 
+@settings(deadline=None)
 @given(text=LETTERS, stops=STOPS)
 def test_holds_back_only_what_may_become_a_stop(text: str, stops: list[str]) -> None:
     matcher = StopMatcher(stops)

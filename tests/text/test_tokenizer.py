@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strata.text.detokenizer import Detokenizer, detokenize
 from strata.text.errors import TextError, TokenizerError
@@ -76,6 +76,7 @@ def test_tiny_models_equal_llama_cpp(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
+@settings(deadline=None)
 @given(text=st.text(max_size=60))
 def test_round_trip(model: str, text: str) -> None:
     built = BUILT[model]
@@ -92,6 +93,7 @@ BUILT = {model: small_model(model=model, template=None) for model in ("gpt2", "l
 
 
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
+@settings(deadline=None)
 @given(data=st.data())
 def test_plain_text_never_becomes_a_control_token(model: str, data: st.DataObject) -> None:
     built = BUILT[model]
@@ -212,4 +214,4 @@ def test_a_megabyte_is_bounded_in_time(text: str) -> None:
     begin_s = time.perf_counter()
     BUILT["gpt2"].tokenizer.encode(text, parse_special=True)
     # Linear in the text: 0.3 to 1.7 s here; quadratic behaviour would be hours.
-    assert time.perf_counter() - begin_s < 20
+    assert time.perf_counter() - begin_s < 60

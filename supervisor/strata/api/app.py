@@ -21,7 +21,7 @@ from strata.text.model import TextModel
 
 __all__ = ["ApiLimits", "build_app", "make_runner"]
 
-_KEEPALIVE_S = 75.0  # an idle or half-open connection is closed after this
+KEEPALIVE_S = 75.0  # an idle or half-open connection is closed after this
 
 
 def build_app(
@@ -78,7 +78,7 @@ def make_runner(app: web.Application, *, shutdown_s: float = 60.0) -> web.AppRun
     return web.AppRunner(
         app,
         handler_cancellation=True,
-        keepalive_timeout=_KEEPALIVE_S,
+        keepalive_timeout=KEEPALIVE_S,
         shutdown_timeout=shutdown_s,
         access_log=None,
     )

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strata.text import chat_template
 from strata.text.chat_template import ChatMessage, ChatTemplate
@@ -73,6 +73,7 @@ PARTS = st.sampled_from(
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
+@settings(deadline=None)
 @given(contents=st.lists(st.lists(PARTS, max_size=6).map("".join), min_size=1, max_size=3))
 def test_only_the_templates_own_control_tokens_count(name: str, contents: list[str]) -> None:
     model = BUILT[name]
@@ -84,6 +85,7 @@ def test_only_the_templates_own_control_tokens_count(name: str, contents: list[s
 BUILT = {name: small_model(template=source) for name, source in TEMPLATES.items()}
 
 
+@settings(deadline=None)
 @given(content=st.lists(PARTS, max_size=6).map("".join))
 def test_the_words_stay_what_the_client_wrote(content: str) -> None:
     ids = MODEL.encode_chat(user(content))
