@@ -108,8 +108,9 @@ void append_norm(Isa isa, std::vector<KernelEntry>& table) {
         entry.run = run_fused<constant()>;
         entry.scratch_bytes = scratch_fused;
         entry.bytes_moved = bytes_fused;
-        // Of scale * int8 against the unrounded norm: half a step of 1/127 of the largest value.
-        entry.tolerance = {.abs = 0.02, .rel = 0, .nmse = 1e-4};
+        // Of scale * int8 against the unrounded norm: half a step of 1/127 of the largest value,
+        // which a gain near 3 takes to 10.
+        entry.tolerance = {.abs = 0.04, .rel = 0, .nmse = 5e-4};
         entry.test_requests = test_fused;
         table.push_back(entry);
     });

@@ -81,7 +81,7 @@ void store_group(const Shape& shape,
     if (subtracts_min) {
         const uint64_t sub = uint64_t{g} * kTileRows + lane;
         tile[layout.sub_scales_at + sub] = static_cast<uint8_t>(group.sub_scale[0]);
-        tile[layout.sub_mins_at + sub] = static_cast<uint8_t>(-group.sub_min);
+        tile[layout.sub_mins_at + sub] = static_cast<uint8_t>(group.sub_min);
     } else if (shape.sub_block == 16) {
         for (uint32_t half = 0; half < 2; ++half) {
             const uint64_t sub = (uint64_t{g} * 2 + half) * kTileRows + lane;

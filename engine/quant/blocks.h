@@ -4,7 +4,8 @@
 //
 // A group's weight i is   scale(i / 16) * (q[i] - zero) [+ min]   in f32, in exactly this order of
 // roundings (the order of GGML's own decoders, so results are equal bit for bit):
-//   scale(h) = f16(d) * sub_scale[h],   min = f16(m) * sub_min.
+//   scale(h) = f16(d) * sub_scale[h],   min = f16(m) * sub_min;
+// K formats subtract their minimum instead.
 // Layouts follow the block structs documented by GGML (ggml-common.h) and the `gguf` package.
 #pragma once
 
@@ -91,13 +92,13 @@ struct Group {
     uint16_t d;            // f16 bits
     uint16_t m;            // f16 bits; 0 where the format has no minimum
     int16_t sub_scale[2];  // of weights 0..15 and 16..31; 1 where the format has none
-    int16_t sub_min;       // negative for K formats, which subtract
+    int16_t sub_min;       // 1 where the format has none
 };
 
 // What a format looks like; `zero` is subtracted from every code.
 struct Format {
     int zero;
-    bool has_min;
+    int min_sign;  // +1: the minimum is added, -1: subtracted, 0: there is none
 };
 
 STRATA_BLOCK_FN void nibbles(STRATA_BLOCK_BYTES qs, STRATA_BLOCK_LOCAL uint8_t* q) {
@@ -184,7 +185,7 @@ STRATA_BLOCK_FN void k_scales(STRATA_BLOCK_BYTES block,
     group.m = read_u16(block + 2);
     group.sub_scale[0] = static_cast<int16_t>(scale);
     group.sub_scale[1] = static_cast<int16_t>(scale);
-    group.sub_min = static_cast<int16_t>(-min);
+    group.sub_min = static_cast<int16_t>(min);
 }
 
 // Two groups share 32 bytes: the even group in the low nibbles, the odd one in the high.
@@ -249,10 +250,10 @@ STRATA_BLOCK_FN void group_to_f32(STRATA_BLOCK_LOCAL const Group& group,
         for (int i = 16 * h; i < 16 * h + 16; ++i)
             out[i] = scale * static_cast<float>(static_cast<int>(group.q[i]) - format.zero);
     }
-    if (format.has_min) {
-        const float min = f16_to_f32(group.m) * static_cast<float>(group.sub_min);
-        for (int i = 0; i < 32; ++i) out[i] = out[i] + min;
-    }
+    if (format.min_sign == 0) return;
+    const float min = f16_to_f32(group.m) * static_cast<float>(group.sub_min);
+    // Adding -min instead would turn -0 - 0 into +0.
+    for (int i = 0; i < 32; ++i) out[i] = format.min_sign > 0 ? out[i] + min : out[i] - min;
 }
 
 #if !defined(__METAL_VERSION__)
@@ -262,28 +263,28 @@ template <class Fn>
 static inline bool with_format(int ggml_type, Fn&& fn) {
     switch (ggml_type) {
         case 2:
-            fn(decode_q4_0, Format{8, false});
+            fn(decode_q4_0, Format{8, 0});
             return true;
         case 3:
-            fn(decode_q4_1, Format{0, true});
+            fn(decode_q4_1, Format{0, 1});
             return true;
         case 6:
-            fn(decode_q5_0, Format{16, false});
+            fn(decode_q5_0, Format{16, 0});
             return true;
         case 7:
-            fn(decode_q5_1, Format{0, true});
+            fn(decode_q5_1, Format{0, 1});
             return true;
         case 8:
-            fn(decode_q8_0, Format{128, false});
+            fn(decode_q8_0, Format{128, 0});
             return true;
         case 12:
-            fn(decode_q4_k, Format{0, true});
+            fn(decode_q4_k, Format{0, -1});
             return true;
         case 13:
-            fn(decode_q5_k, Format{0, true});
+            fn(decode_q5_k, Format{0, -1});
             return true;
         case 14:
-            fn(decode_q6_k, Format{32, false});
+            fn(decode_q6_k, Format{32, 0});
             return true;
         default:
             return false;
