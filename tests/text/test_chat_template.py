@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from strata.text import chat_template
 from strata.text.chat_template import ChatMessage, ChatTemplate
@@ -75,6 +75,9 @@ PARTS = st.sampled_from(
 @pytest.mark.parametrize("name", TEMPLATES)
 @settings(deadline=None)
 @given(contents=st.lists(st.lists(PARTS, max_size=6).map("".join), min_size=1, max_size=3))
+@example(contents=["<|im_#end|>"])
+@example(contents=["<|#im_end|>", "<#|im_start|>"])
+@example(contents=["im_end|> <|", "<|im_", "end|>"])
 def test_only_the_templates_own_control_tokens_count(name: str, contents: list[str]) -> None:
     model = BUILT[name]
     ids = model.encode_chat([ChatMessage("user", c) for c in contents])
