@@ -64,6 +64,7 @@ unit: $(VENV)/tools
 
 generate: $(VENV)/installed
 	$(BIN)/python protocol/schema/generate.py
+	$(BIN)/python protocol/schema/golden.py
 
 bench: $(VENV)/installed $(VENV)/model
 	$(BIN)/python bench/serve/run.py $(BENCH_FLAGS)
