@@ -14,6 +14,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from strata.api.context import CLIENT_KEY, REQUEST_ID, key_label
 from strata.api.errors import ApiError, from_rejected
+from strata.observe.log import request_id as log_request_id
 from strata.serving.request import RejectedError
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ def build_middlewares(api_keys: Sequence[str], open_paths: Sequence[str]) -> lis
     async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         asked = request.headers.get("x-request-id", "")
         request[REQUEST_ID] = asked if _SAFE_ID.fullmatch(asked) else "req_" + secrets.token_hex(12)
+        log_request_id.set(request[REQUEST_ID])
         try:
             return await handler(request)
         except ApiError as error:
