@@ -39,7 +39,7 @@ from strata_protocol.messages import (
     TokensItem,
 )
 
-BATCH = 3
+BATCH = 1
 
 
 def facts(batch: int = BATCH, max_context: int = 100, kv_tokens: int = 300) -> EngineFacts:
@@ -342,6 +342,31 @@ def test_messages_for_unknown_requests_are_faults(message: str) -> None:
         )
         effects = s.on_done(done, 0)
     assert isinstance(effects[-1], Fault)
+
+
+def test_freed_place_is_filled_at_once() -> None:
+    s = scheduler()
+    s.on_ready(facts(batch=1), 0)
+    rids = [s.submit(spec(), 0)[0] for _ in range(4)]
+    done = Done(
+        rid=rids[0], reason=FinishReason.STOP, prompt_tokens=1, cached_tokens=0, output_tokens=0
+    )
+    effects = s.on_done(done, 1)
+    assert [e.rid for e in effects if isinstance(e, Deliver)] == [rids[0]]
+    sent = [e.message for e in effects if isinstance(e, Send)]
+    assert [m.rid for m in sent] == [rids[3]]
+
+
+def test_cancel_is_sent_once() -> None:
+    s = scheduler()
+    s.on_ready(facts(), 0)
+    rid, _ = s.submit(spec(), 0)
+    assert s.cancel(rid, 1) == [Send(Cancel(rid=rid))]
+    assert s.cancel(rid, 2) == []
+    (effect,) = s.on_lost("died", 3)
+    assert isinstance(effect, Deliver)
+    assert isinstance(effect.event, Finished)
+    assert effect.event.reason is FinishReason.CANCELLED
 
 
 def test_deadline_in_the_line_costs_no_computation() -> None:
