@@ -9,6 +9,7 @@ the one place that joins `text` and `api` with the rest.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,10 @@ from strata.config_source import Settings, Value, fields
 from strata.errors import ConfigError, ModelDataError, RefusedError, StrataError
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
+    from strata.config import Config
+    from strata.serving.service import EngineService
     from strata.text.model import TextModel
 
 INTERRUPTED = 130
@@ -60,7 +65,7 @@ def _run(argv: Sequence[str]) -> int:
         case "serve":
             from strata.cli_serve import serve  # noqa: PLC0415  heavy, and only this one needs it
 
-            return serve(_settings(args), load_text)
+            return serve(_settings(args), build_http)
         case "status":
             from strata.cli_status import show_status  # noqa: PLC0415
 
@@ -79,6 +84,29 @@ def _run(argv: Sequence[str]) -> int:
         case _:
             parser.print_help()
             return ConfigError.exit_code
+
+
+async def build_http(
+    service: EngineService,
+    config: Config,
+    name: str,
+    model: Path,
+    routes: Sequence[web.RouteDef],
+) -> web.Application:
+    """The HTTP application; reads the model's text part in a thread. Raises ModelDataError."""
+    from strata.api.app import ApiLimits, build_app  # noqa: PLC0415
+
+    text = await asyncio.to_thread(load_text, model)
+    return build_app(
+        service,
+        name,
+        text,
+        limits=ApiLimits(body_bytes=config.body_bytes_max),
+        api_keys=config.api_keys,
+        model_aliases=("default", model.stem, model.name, str(model)),
+        extra_routes=routes,
+        open_paths=("/health", "/health/live", "/health/ready"),
+    )
 
 
 def load_text(path: Path) -> TextModel:

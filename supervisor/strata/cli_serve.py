@@ -13,14 +13,14 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from aiohttp import web
 
-from strata.api.app import ApiLimits, build_app, make_runner
+from strata.api.app import make_runner
 from strata.api.operations import boot_app, operations_routes
 from strata.config import Config
 from strata.config_source import Settings
@@ -40,9 +40,6 @@ from strata.observe.status_socket import SOCKET_NAME, StateWriter, serve_status
 from strata.observe.status_source import ServiceFacts, StatusSource, version
 from strata.observe.terminal import Terminal
 from strata.serving.service import EngineService
-
-if TYPE_CHECKING:
-    from strata.text.model import TextModel
 
 HTTP_CLOSE_S = 5.0  # for responses to be written once their requests have ended
 
@@ -67,7 +64,16 @@ class Inputs:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(settings: Settings, load_text: Callable[[Path], TextModel]) -> int:
+class AppBuilder(Protocol):
+    """Makes the whole HTTP application, which needs the text part of the model."""
+
+    async def __call__(
+        self, service: EngineService, config: Config, name: str, model: Path,
+        routes: Sequence[web.RouteDef],
+    ) -> web.Application: ...  # fmt: skip
+
+
+def serve(settings: Settings, build_http: AppBuilder) -> int:
     """Runs the service; returns the exit status. Raises StrataError for what stops its start."""
     config = settings.config
     model, engine = find_model(config), find_engine(config)
@@ -87,7 +93,7 @@ def serve(settings: Settings, load_text: Callable[[Path], TextModel]) -> int:
         try:
             if ended is not None:
                 log.warning("ended the engine %d that an earlier run left behind", ended.pid)
-            asyncio.run(_Service(inputs, terminal, load_text).run())
+            asyncio.run(_Service(inputs, terminal, build_http).run())
         except BaseExceptionGroup as group:
             raise _first(group) from group
         finally:
@@ -136,12 +142,10 @@ def _listen(config: Config) -> socket.socket:
 class _Service:
     """One run of the service. Implements `OwnerObserver`."""
 
-    def __init__(
-        self, inputs: Inputs, terminal: Terminal, load_text: Callable[[Path], TextModel]
-    ) -> None:
+    def __init__(self, inputs: Inputs, terminal: Terminal, build_http: AppBuilder) -> None:
         self._inputs = inputs
         self._terminal = terminal
-        self._load_text = load_text
+        self._build_http = build_http
         self._started_s = time.monotonic()
         self._was_shown_ready = False
         self._shown_modes: object = None
@@ -261,17 +265,7 @@ class _Service:
         await boot.setup()
         await web.SockSite(boot, inputs.listener.dup()).start()
         try:
-            text = await asyncio.to_thread(self._load_text, inputs.model)
-            app = build_app(
-                self._service,
-                inputs.name,
-                text,
-                limits=ApiLimits(body_bytes=config.body_bytes_max),
-                api_keys=config.api_keys,
-                model_aliases=("default", inputs.model.stem, inputs.model.name, str(inputs.model)),
-                extra_routes=routes,
-                open_paths=("/health", "/health/live", "/health/ready"),
-            )
+            app = await self._build_http(self._service, config, inputs.name, inputs.model, routes)
             runner = make_runner(app, shutdown_s=HTTP_CLOSE_S)
             await runner.setup()
             await web.SockSite(runner, inputs.listener.dup()).start()
