@@ -104,6 +104,8 @@ inline Tile::F add_group(Tile::F acc,
     }
 }
 
+constexpr uint64_t kPrefetchBytes = 4096;
+
 // kRows rows from `row` on, against one tile of 16 outputs from `output` on.
 template <int kFormat, int kRows>
 inline void tile_rows(const MatmulI8Args& a, const uint8_t* tile, uint32_t row, uint32_t output) {
@@ -117,7 +119,16 @@ inline void tile_rows(const MatmulI8Args& a, const uint8_t* tile, uint32_t row, 
     for (int r = 0; r < kRows; ++r) acc[r] = Tile::zero();
     for (uint32_t g = 0; g < groups; ++g) {
         Tile::Q q[8];
-        load_codes<Traits>(quants + uint64_t{g} * Traits::kGroupBytes, q);
+        const uint8_t* codes = quants + uint64_t{g} * Traits::kGroupBytes;
+        // Only the first block of rows takes the weights from memory. Hardware prefetchers stop at
+        // page ends; asking 4 KiB ahead keeps enough lines in flight (a third more bytes per second
+        // for one row). Addresses past the weight are harmless.
+        if (row == 0) {
+#pragma GCC unroll 8
+            for (uint32_t at = 0; at < Traits::kGroupBytes; at += 64)
+                __builtin_prefetch(codes + kPrefetchBytes + at);
+        }
+        load_codes<Traits>(codes, q);
         const GroupScales w = load_scales<Traits>(a.layout, tile, g);
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
