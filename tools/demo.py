@@ -66,10 +66,12 @@ async def stream(session: aiohttp.ClientSession, base: str, chat: Chat) -> None:
                     chat.ended = f"error {event['error']['code']}"
                     continue
                 for choice in event["choices"]:
-                    chat.text += choice["delta"].get("content") or ""
-                    chat.tokens += 1
                     chat.ended = choice.get("finish_reason") or chat.ended
-                    chat.first_token.set()
+                    text = choice["delta"].get("content") or ""
+                    if text:
+                        chat.text += text
+                        chat.tokens += 1
+                        chat.first_token.set()
     except aiohttp.ClientPayloadError:
         chat.ended = chat.ended or "connection closed"
     finally:
