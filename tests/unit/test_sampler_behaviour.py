@@ -73,6 +73,18 @@ def test_top_p() -> None:
     assert set(draws(logits, top_p=1e-12)) == {0}
 
 
+def test_exact_boundaries() -> None:
+    """Equal logits have the weight 1 exactly, so both sides of a boundary can be told apart: a
+    share is reached at equality, a draw goes on at equality."""
+    equal = np.zeros(4, np.float32)
+    assert draw_candidates(equal, SamplingParams(), [0.0, 0.25, 0.5, 0.75]) == [0, 1, 2, 3]
+    assert draw_candidates(equal, SamplingParams(), [np.nextafter(0.25, 0)]) == [0]
+    for field in ("top_p", "typical_p"):
+        half: dict[str, Any] = {field: 0.5}
+        assert draw_candidates(equal, SamplingParams(**half), [0.0, 0.5, 0.99]) == [0, 1, 1]
+    assert draw_candidates(equal, SamplingParams(min_p=1.0), [0.99]) == [3]
+
+
 def test_top_p_of_0_keeps_the_best() -> None:
     assert draw_candidates(LOGITS, SamplingParams(top_p=0.0), [0.0, 0.5, 0.999]) == [0, 0, 0]
 
