@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-import subprocess
-import sys
-import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,51 +13,9 @@ import pytest
 from openai import AsyncOpenAI
 
 from tests.api.openai_checks import ASK, CHECKS, streamed
+from tests.system.real_service import Service
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
-
-START_S = 90.0
-
-
-class Service:
-    """`strata serve` as a process of its own."""
-
-    def __init__(self, engine: Path, model: Path, run_dir: Path) -> None:
-        arguments = ["--model", str(model), "--served-model-name", "smollm2"]
-        arguments += ["--engine", str(engine), "--port", "0", "--run-dir", str(run_dir)]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "strata", "serve", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.lines: list[str] = []
-        self.url = ""
-        self._ready = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line)
-            found = re.match(r"ready: (http://\S+)/v1 ", line)
-            if found is not None:
-                self.url = found.group(1)
-                self._ready.set()
-        self._ready.set()  # it ended
-
-    def wait_ready(self) -> None:
-        assert self._ready.wait(START_S), "not ready:\n" + "".join(self.lines)
-        assert self.url, "ended instead of getting ready:\n" + "".join(self.lines)
-
-    def stop(self) -> int:
-        self.process.terminate()
-        status = self.process.wait(30)
-        self._reader.join(10)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return status
 
 
 @pytest.fixture(scope="module")

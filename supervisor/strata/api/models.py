@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from aiohttp import web
 from strata_protocol.messages import ModelFacts, ModePlan
 
 from strata.api.context import ApiContext
+from strata.engines.modes import ModeRow
 
 
 class ModelDetails(msgspec.Struct, frozen=True):
@@ -17,6 +20,7 @@ class ModelDetails(msgspec.Struct, frozen=True):
     has_chat: bool
     facts: ModelFacts | None
     plan: ModePlan | None
+    modes: Sequence[ModeRow]  # requested, runs, because; empty before the first READY
 
 
 class ModelEntry(msgspec.Struct, frozen=True):
@@ -57,6 +61,7 @@ class ModelEndpoint:
                 has_chat=context.text.has_chat,
                 facts=None if facts is None else facts.model,
                 plan=None if facts is None else facts.plan,
+                modes=() if facts is None else facts.modes,
             ),
         )
 

@@ -55,6 +55,7 @@ from strata.engines.handshake import (
     SendPlan,
     Wanted,
 )
+from strata.engines.modes import mode_rows
 from strata.engines.port import EngineListener, EngineReady
 from strata.engines.process import EngineProcess, Launch, launch
 
@@ -250,7 +251,8 @@ class Epoch:
             raise RuntimeError("READY before CAPS passed the peer")
         self._arm(self._patience.ping_s)
         self._on_changed()
-        self._listener.on_ready(EngineReady(caps.model, caps, ready), self)
+        rows = mode_rows(caps, ready, self.handshake.probes)
+        self._listener.on_ready(EngineReady(caps.model, caps, ready, rows), self)
 
     def _refuse(self, refused: Refused) -> None:
         self.refused = refused

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +21,8 @@ from strata_protocol.messages import (
     Submit,
     Tokens,
 )
+
+from strata.engines.modes import ModeRow
 
 RunMessage = Tokens | PromptLogprobs | Done | Stats
 
@@ -44,6 +47,7 @@ class EngineReady:
     model: ModelFacts
     caps: Caps
     ready: Ready
+    modes: Sequence[ModeRow]  # what runs, and why it differs from what was asked
 
 
 class EngineListener(Protocol):

@@ -21,6 +21,7 @@ from prometheus_client import (
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from strata_protocol.messages import ModeState
 
 from strata.engines.exits import EngineExit
 from strata.observe.status import Status
@@ -69,6 +70,9 @@ class Metrics:
 
         self._engine_up = gauge("engine_up", "1 while the engine is ready")
         self._engine_state = gauge("engine_state", "1 for the state of the service", ["state"])
+        self._mode_disabled = gauge(
+            "mode_disabled", "1 where a mode runs with less than asked", ["mode", "code"]
+        )
         self._engine_uptime = gauge("engine_uptime_seconds", "time since the engine's launch")
         self._engine_rss = gauge("engine_rss_bytes", "resident memory of the engine")
         self._starts = counter("engine_starts", "launches of the engine")
@@ -183,6 +187,11 @@ class Metrics:
         self._engine_up.set(status.state in ("ready", "degraded", "draining"))
         for state in STATES:
             self._engine_state.labels(state).set(status.state == state)
+        self._mode_disabled.clear()
+        for row in status.modes:
+            if row.state is not ModeState.READY:
+                for reason in row.because:
+                    self._mode_disabled.labels(row.name, reason.code).set(1)
         self._engine_uptime.set(engine.uptime_s if engine else 0)
         self._engine_rss.set(engine.rss_bytes if engine else 0)
         self._load.set(engine.load_ms / 1000 if engine else 0)

@@ -20,6 +20,8 @@ from strata_protocol.messages import (
     TokenLogprob,
 )
 
+from strata.engines.modes import ModeRow
+
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
@@ -99,6 +101,7 @@ class EngineFacts:
     model: ModelFacts
     plan: ModePlan
     page_tokens: int
+    modes: Sequence[ModeRow] = ()  # requested, runs, because
 
 
 class Service(Protocol):
