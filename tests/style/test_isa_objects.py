@@ -36,8 +36,8 @@ def shared_symbols(nm_output: str) -> list[str]:
     found = []
     for line in nm_output.splitlines():
         fields = line.split()
-        # "ADDRESS KIND NAME"; undefined ones ("U NAME", "w NAME") are no definitions. Sanitizers add
-        # DW.ref pointers to the exception handler: data, the same in every file.
+        # "ADDRESS KIND NAME"; undefined ones ("U NAME", "w NAME") are no definitions. Sanitizers
+        # add DW.ref pointers to the exception handler: data, the same in every file.
         if len(fields) >= 3 and fields[1] in SHARED and not fields[2].startswith("DW.ref."):
             found.append(line)
     return found
