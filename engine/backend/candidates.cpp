@@ -161,7 +161,8 @@ std::vector<Candidate> list_candidates(const WantedModes& want, const Quarantine
             for (size_t k = 0; k < kvs.size(); ++k) {
                 for (size_t a = 0; a < activations.size(); ++a) {
                     const size_t axes = (b > 0) + (p > 0) + (k > 0) + (a > 0);
-                    // Steps on the cheaper axes never outweigh one on a dearer axis.
+                    // Steps on the cheaper axes never outweigh one on a dearer axis, and no two
+                    // candidates lose the same.
                     const size_t loss = k + 2 * a + 4 * b + 4 * 16 * p;
                     ranked.push_back(
                         {axes, loss, {batches[b], prefills[p], kvs[k], activations[a]}});
@@ -169,7 +170,7 @@ std::vector<Candidate> list_candidates(const WantedModes& want, const Quarantine
             }
         }
     }
-    std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& x, const Ranked& y) {
+    std::sort(ranked.begin(), ranked.end(), [](const Ranked& x, const Ranked& y) {
         return std::pair(x.axes, x.loss) < std::pair(y.axes, y.loss);
     });
     std::vector<Candidate> candidates;

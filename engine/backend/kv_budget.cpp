@@ -63,6 +63,12 @@ KvBudget plan_kv_budget(const KvBudgetInputs& in) {
     if (in.kv_tokens > 0 && budget.kv_tokens < wanted) {
         budget.tokens_reasons.push_back({"mem.kv_budget", shortage_text(in, wanted)});
     }
+    if (in.kv_tokens > 0 && budget.kv_tokens > wanted) {
+        budget.tokens_reasons.push_back({"mem.kv_minimum",
+                                         "each of " + std::to_string(in.batch) +
+                                             " sequences needs a page of " +
+                                             std::to_string(kPageTokens) + " tokens"});
+    }
     if (budget.kv_tokens < in.max_context) {
         budget.max_context = static_cast<uint32_t>(budget.kv_tokens);
         const bool by_request = in.kv_tokens > 0 && affordable >= wanted;

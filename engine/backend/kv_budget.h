@@ -22,7 +22,7 @@ struct KvBudget {
     uint32_t max_context = 0;
     uint64_t kv_tokens = 0;               // a multiple of kPageTokens; 0: not even a minimum fits
     std::vector<Reason> context_reasons;  // "mem.kv_budget", when max_context is below the wanted
-    std::vector<Reason> tokens_reasons;   // when kv_tokens is below the wanted
+    std::vector<Reason> tokens_reasons;   // when kv_tokens is not the wanted, in whole pages
     std::vector<Reason> refused;          // "mem.insufficient", when kv_tokens is 0
 };
 

@@ -9,6 +9,7 @@ namespace py = pybind11;
 
 void bind_gguf(py::module_& m);
 void bind_model(py::module_& m);
+void bind_plan(py::module_& m);
 void bind_ops(py::module_& m);
 void bind_protocol(py::module_& m);
 void bind_sampler(py::module_& m);
@@ -60,6 +61,7 @@ PYBIND11_MODULE(strata_engine_testing, m) {
         }
     });
     bind_gguf(m);
+    bind_plan(m);
     bind_model(m);
     bind_ops(m);
     bind_protocol(m);

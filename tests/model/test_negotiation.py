@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import platform
 from pathlib import Path
 
 import pytest
@@ -279,6 +281,14 @@ def test_wanted_pool(path: str) -> None:
     assert result["modes"]["kv_tokens"]["state"] == "ready"
 
 
+def test_wanted_pool_smaller_than_a_page_for_each_sequence(path: str) -> None:
+    result = negotiate(path, kv_tokens=100)
+    assert result["plan"]["kv_tokens"] == 8 * engine.PAGE_TOKENS
+    mode = result["modes"]["kv_tokens"]
+    assert mode["state"] == "limited"
+    assert mode["reasons"][0]["code"] == "mem.kv_minimum"
+
+
 def test_wanted_pool_smaller_than_a_context(path: str) -> None:
     result = negotiate(path, kv_tokens=1024)
     assert result["plan"]["max_context"] == 1024
@@ -314,3 +324,11 @@ def test_a_plan_that_the_model_cannot_have(path: str, field: str, value: int) ->
     with pytest.raises(engine.EngineError, match=field) as caught:
         engine.LoadedModel(path, engine.ModePlan(**values))
     assert caught.value.code == "plan.range"
+
+
+def test_facts_of_this_machine() -> None:
+    facts = engine.host_facts()
+    assert 1 <= facts["cores"] <= len(os.sched_getaffinity(0))
+    assert 0 < facts["memory_available_bytes"] <= facts["memory_total_bytes"]
+    assert facts["os"].startswith(platform.system())
+    assert facts["cpu"]
