@@ -98,7 +98,7 @@ def test_quantised_norm(tmp_path: Path) -> None:
         ("attention.key_length", 5000, "is 5000; allowed are 1 to 1024"),
         ("attention.value_length", 8, "is 8 and key_length is 16; they must be equal"),
         ("attention.layer_norm_rms_epsilon", None, "is missing"),
-        ("attention.layer_norm_rms_epsilon", float("nan"), "allowed are 1e-12 to 0.1"),
+        ("attention.layer_norm_rms_epsilon", 2.0, "is 2; allowed are 1e-12 to 0.1"),
         ("attention.layer_norm_rms_epsilon", 0.0, "is 0; allowed"),
         ("attention.sliding_window", 128, "sliding window is not supported"),
         ("rope.dimension_count", 7, "is 7; it must be even"),
@@ -118,11 +118,14 @@ def test_metadata(key: str, value: object, text: str, tmp_path: Path) -> None:
     assert text in str(error)
 
 
-def test_metadata_of_another_type(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "m.gguf", SHAPE, metadata={"llama.block_count": "two"})
-    error = refusal(path)
-    assert error.kind == "invalid_request"
-    assert "llama.block_count" in str(error)
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("block_count", "two"), ("attention.layer_norm_rms_epsilon", float("nan"))],
+)
+def test_metadata_that_is_no_number(key: str, value: object, tmp_path: Path) -> None:
+    error = refusal(write_model(tmp_path / "m.gguf", SHAPE, metadata={f"llama.{key}": value}))
+    assert (error.kind, error.code) == ("invalid_request", "gguf.metadata")
+    assert f"llama.{key}" in str(error)
 
 
 def test_optional_metadata_has_defaults(tmp_path: Path) -> None:

@@ -117,3 +117,12 @@ def test_partial_rope(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", SHAPE, metadata={"llama.rope.dimension_count": 16})
     logits = logits_of(load(path), TOKENS)
     assert worst_error(logits, ReferenceModel(path).logits(TOKENS)) <= 1e-4
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+def test_many_pages(architecture: str, tmp_path: Path) -> None:
+    shape = dataclasses.replace(SHAPE, architecture=architecture, context=2048)
+    path = write_model(tmp_path / "m.gguf", shape, kind="q8_0")
+    tokens = np.random.default_rng(8).integers(0, 320, size=1500).astype(np.int32)
+    model = load(path, max_context=1500)
+    assert worst_error(logits_of(model, tokens), ReferenceModel(path).logits(tokens)) <= 1e-4
