@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "engine/decode/exponential.h"
 
@@ -26,8 +25,12 @@ bool Candidates::has(size_t rank) {
     return rank < ranks_.size();
 }
 
+double Candidates::exponent(RankKey key) const {
+    return (double{rank_logit(key)} - double{best_}) * rate_;
+}
+
 double Candidates::weight(RankKey key) const {
-    return exp_nonpositive(clamp_exponent((double{rank_logit(key)} - double{best_}) * rate_));
+    return exp_nonpositive(clamp_exponent(exponent(key)));
 }
 
 double Candidates::weight_of_row() {
@@ -43,59 +46,65 @@ void Candidates::keep_first(size_t count) {
     total_ = sum;
 }
 
-// Distances from the mean for every candidate, in any order; returns how many.
-size_t Candidates::fill_surprises(double mean_exponent) {
-    size_t n = 0;
-    const auto add = [&](RankKey key) {
-        const double exponent = (double{rank_logit(key)} - double{best_}) * rate_;
-        surprises_[n++] = {std::fabs(mean_exponent - exponent), key};
-    };
-    if (bound_ < vocab_) {
-        for (size_t rank = 0; rank < bound_; ++rank) add(ranks_[rank]);
-    } else {
-        for (uint32_t i = 0; i < vocab_; ++i)
-            if (x_[i] > -std::numeric_limits<float>::infinity()) add(rank_key(x_[i], i));
-    }
-    return n;
-}
-
 // With p = w / Z and log p = e - log Z (e the exponent), the entropy is log Z - E[e], so the
-// distance |log p + entropy| is |e - E[e]|.
+// distance |log p + entropy| is |E[e] - e|.
 void Candidates::keep_typical(double share) {
-    WeightSums sums;
-    if (bound_ < vocab_) {
-        for (size_t rank = 0; rank < bound_; ++rank) {
-            const double exponent =
-                clamp_exponent((double{rank_logit(ranks_[rank])} - double{best_}) * rate_);
-            const double w = exp_nonpositive(exponent);
-            sums.weight += w;
-            sums.weight_exponent += w * exponent;
-        }
-    } else {
-        sums = sum_weights(x_, vocab_, best_, rate_);
-    }
-    const size_t n = fill_surprises(sums.weight_exponent / sums.weight);
-    const auto begin = surprises_.begin();
-    const auto at = [&](size_t i) { return begin + static_cast<std::ptrdiff_t>(i); };
-
+    has(bound_ - 1);  // ranks all candidates at once
     double sum = 0;
-    size_t kept = 0;
-    bool is_reached = false;
-    for (size_t sorted = 0, chunk = 64; !is_reached && sorted < n; chunk *= 8) {
-        const size_t end = std::min(n, sorted + chunk);
-        std::nth_element(at(sorted), at(end - 1), at(n));
-        std::sort(at(sorted), at(end));
-        for (sorted = end; !is_reached && kept < sorted; ++kept) {
-            sum += weight(surprises_[kept].key);
-            is_reached = sum >= share * sums.weight;
-        }
+    double sum_exponent = 0;
+    size_t count = 0;
+    for (; has(count); ++count) {
+        const RankKey key = ranks_[count];
+        const double w = weight(key);
+        sum += w;
+        sum_exponent += w * clamp_exponent(exponent(key));
+        surprises_[count] = {0, w, key};
     }
-    for (size_t i = 0; i < kept; ++i) typical_[i] = surprises_[i].key;
-    std::sort(typical_.begin(), typical_.begin() + static_cast<std::ptrdiff_t>(kept));
+    const double mean = sum_exponent / sum;
+    const auto distance = [&](RankKey key) { return std::fabs(mean - exponent(key)); };
+    for (size_t i = 0; i < count; ++i) surprises_[i].distance = distance(surprises_[i].key);
+
+    const Surprise last = last_typical(count, share * sum);
+    size_t kept = 0;
+    total_ = 0;
+    for (size_t rank = 0; rank < count; ++rank) {
+        const Surprise token{distance(ranks_[rank]), 0, ranks_[rank]};
+        if (last < token) continue;
+        typical_[kept++] = token.key;
+        total_ += weight(token.key);
+    }
     ranks_ = {typical_.data(), kept};
     bound_ = kept;
     is_subset_ = true;
-    total_ = sum;
+}
+
+// The element of surprises_[0, count) at which the sum of weights, in ascending order, reaches
+// `wanted` (the last one where rounding leaves it short). Halves the range that holds it instead
+// of sorting, so a flat row costs no more than a peaked one.
+Candidates::Surprise Candidates::last_typical(size_t count, double wanted) {
+    constexpr size_t kSorted = 64;
+    const auto at = [&](size_t i) { return surprises_.begin() + static_cast<std::ptrdiff_t>(i); };
+    double below = 0;  // weight of [0, low)
+    size_t low = 0;
+    size_t high = count;
+    while (high - low > kSorted) {
+        const size_t middle = low + (high - low) / 2;
+        std::nth_element(at(low), at(middle), at(high));
+        double half = 0;
+        for (size_t i = low; i < middle; ++i) half += surprises_[i].weight;
+        if (below + half >= wanted) {
+            high = middle;
+        } else {
+            below += half;
+            low = middle;
+        }
+    }
+    std::sort(at(low), at(high));
+    for (size_t i = low; i < high; ++i) {
+        below += surprises_[i].weight;
+        if (below >= wanted) return surprises_[i];
+    }
+    return surprises_[high - 1];
 }
 
 void Candidates::keep_top(double share) {

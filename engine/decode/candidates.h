@@ -25,6 +25,7 @@ class Candidates {
   private:
     struct Surprise {
         double distance;  // |log p + entropy|
+        double weight;
         RankKey key;
         bool operator<(const Surprise& other) const {
             return distance != other.distance ? distance < other.distance : key < other.key;
@@ -32,13 +33,14 @@ class Candidates {
     };
 
     bool has(size_t rank);
+    double exponent(RankKey key) const;
     double weight(RankKey key) const;
     double weight_of_row();
     void keep_first(size_t count);
     void keep_typical(double share);
     void keep_top(double share);
     void keep_likely(double ratio);
-    size_t fill_surprises(double mean_exponent);
+    Surprise last_typical(size_t count, double wanted);
 
     const float* x_ = nullptr;
     Ranking* ranking_ = nullptr;

@@ -1,4 +1,4 @@
-// Sums over a whole row, a block at a time: short loops without branches, which compilers turn
+// The sum over a whole row, a block at a time: short loops without branches, which compilers turn
 // into vector code, then kLanes running sums that are added up in a fixed order at the end.
 #include "engine/decode/exponential.h"
 
@@ -9,7 +9,7 @@ namespace strata {
 namespace {
 
 constexpr size_t kLanes = 8;
-constexpr size_t kBlock = 256;  // two blocks of f64 stay in the first-level cache
+constexpr size_t kBlock = 256;  // f64, stays in the first-level cache
 static_assert(kBlock % kLanes == 0);
 
 using Lanes = std::array<double, kLanes>;
@@ -20,44 +20,26 @@ double add_up(const Lanes& lanes) {
            ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }
 
-// Exponents of x[0, n) and their exponentials; behind n, weights of 0.
-void fill_block(const float* x, size_t n, double best, double rate, Block& exponents, Block& w) {
-    for (size_t i = 0; i < n; ++i) exponents[i] = (double{x[i]} - best) * rate;
-    std::fill(exponents.begin() + static_cast<std::ptrdiff_t>(n), exponents.end(), kExponentMin);
-    for (double& e : exponents) e = clamp_exponent(e);
-    for (size_t i = 0; i < kBlock; ++i) w[i] = exp_nonpositive(exponents[i]);
+// Weights of x[0, n); behind n, weights of 0.
+void fill_block(const float* x, size_t n, double best, double rate, Block& w) {
+    for (size_t i = 0; i < n; ++i) w[i] = (double{x[i]} - best) * rate;
+    std::fill(w.begin() + static_cast<std::ptrdiff_t>(n), w.end(), 0.0);
+    for (double& e : w) e = clamp_exponent(e);
+    for (double& e : w) e = exp_nonpositive(e);
     std::fill(w.begin() + static_cast<std::ptrdiff_t>(n), w.end(), 0.0);
 }
 
 }  // namespace
 
-WeightSums sum_weights(const float* x, size_t n, float best, double rate) {
-    Block exponents;
-    Block w;
-    Lanes weight{};
-    Lanes weight_exponent{};
-    for (size_t at = 0; at < n; at += kBlock) {
-        fill_block(x + at, std::min(kBlock, n - at), double{best}, rate, exponents, w);
-        for (size_t i = 0; i < kBlock; i += kLanes) {
-            for (size_t lane = 0; lane < kLanes; ++lane) {
-                weight[lane] += w[i + lane];
-                weight_exponent[lane] += w[i + lane] * exponents[i + lane];
-            }
-        }
-    }
-    return {add_up(weight), add_up(weight_exponent)};
-}
-
 double sum_weight(const float* x, size_t n, float best, double rate) {
-    Block exponents;
     Block w;
-    Lanes weight{};
+    Lanes sums{};
     for (size_t at = 0; at < n; at += kBlock) {
-        fill_block(x + at, std::min(kBlock, n - at), double{best}, rate, exponents, w);
+        fill_block(x + at, std::min(kBlock, n - at), double{best}, rate, w);
         for (size_t i = 0; i < kBlock; i += kLanes)
-            for (size_t lane = 0; lane < kLanes; ++lane) weight[lane] += w[i + lane];
+            for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += w[i + lane];
     }
-    return add_up(weight);
+    return add_up(sums);
 }
 
 }  // namespace strata

@@ -42,16 +42,8 @@ inline double exp_nonpositive(double x) {
                                  (std::bit_cast<uint64_t>(shifted) << 52));
 }
 
-// Weights exp((x[i] - best) * rate) of a row, summed in f64 in a fixed order.
-struct WeightSums {
-    double weight = 0;           // sum of w
-    double weight_exponent = 0;  // sum of w * (x - best) * rate
-};
-
 // const float* x;  // [n], each at most `best`, -inf allowed
-WeightSums sum_weights(const float* x, size_t n, float best, double rate);
-
-// The first sum alone.
+// Sum of the weights exp((x[i] - best) * rate) in f64, in a fixed order.
 double sum_weight(const float* x, size_t n, float best, double rate);
 
 }  // namespace strata

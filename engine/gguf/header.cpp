@@ -65,7 +65,9 @@ class Parser {
         name_ = name;
     }
     std::string where() const {
-        return std::string(part_) + (name_.empty() ? "" : " " + printable(name_));
+        std::string text(part_);
+        if (!name_.empty()) text.append(1, ' ').append(printable(name_));
+        return text;
     }
     uint64_t remaining() const { return bytes_.size() - at_; }
 
