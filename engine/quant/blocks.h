@@ -25,6 +25,14 @@
 #define STRATA_BLOCK_LOCAL
 #endif
 
+// GCC unrolls loops of 16 before it vectorises and then gathers single bytes; unrolling by 1 keeps
+// the loop for its vectoriser (three times as fast for Q4_1).
+#if defined(__GNUC__) && !defined(__clang__)
+#define STRATA_BLOCK_LOOP _Pragma("GCC unroll 1")
+#else
+#define STRATA_BLOCK_LOOP
+#endif
+
 namespace strata {
 namespace blocks {
 
@@ -102,6 +110,7 @@ struct Format {
 };
 
 STRATA_BLOCK_FN void nibbles(STRATA_BLOCK_BYTES qs, STRATA_BLOCK_LOCAL uint8_t* q) {
+    STRATA_BLOCK_LOOP
     for (int i = 0; i < 16; ++i) {
         q[i] = static_cast<uint8_t>(qs[i] & 15);
         q[i + 16] = static_cast<uint8_t>(qs[i] >> 4);
@@ -247,12 +256,14 @@ STRATA_BLOCK_FN void group_to_f32(STRATA_BLOCK_LOCAL const Group& group,
     const float d = f16_to_f32(group.d);
     for (int h = 0; h < 2; ++h) {
         const float scale = d * static_cast<float>(group.sub_scale[h]);
+        STRATA_BLOCK_LOOP
         for (int i = 16 * h; i < 16 * h + 16; ++i)
             out[i] = scale * static_cast<float>(static_cast<int>(group.q[i]) - format.zero);
     }
     if (format.min_sign == 0) return;
     const float min = f16_to_f32(group.m) * static_cast<float>(group.sub_min);
     // Adding -min instead would turn -0 - 0 into +0.
+    STRATA_BLOCK_LOOP
     for (int i = 0; i < 32; ++i) out[i] = format.min_sign > 0 ? out[i] + min : out[i] - min;
 }
 
