@@ -19,43 +19,60 @@ def golden(repository: Path) -> list[dict]:
     return json.loads(path.read_text())["prompts"]
 
 
-def generated_logprobs(model, prompt: dict) -> np.ndarray:
-    """Log-probabilities [generated tokens, vocab] at each position that chose a token."""
-    prompt_ids, generated = prompt["prompt_tokens"], prompt["tokens"]
-    tokens = np.array(prompt_ids + generated[:-1], dtype=np.int32)
-    return log_softmax(logits_of(model, tokens)[len(prompt_ids) - 1 :])
-
-
-def differences(model, golden: list[dict]) -> tuple[np.ndarray, np.ndarray]:
-    """|d logprob| of the chosen tokens, and of the five likeliest of the first steps."""
-    chosen, top = [], []
+def generated_logprobs(model, golden: list[dict]) -> list[np.ndarray]:
+    """For each prompt the log-probabilities [generated tokens, vocab] its tokens were chosen by."""
+    found = []
     for prompt in golden:
-        logprobs = generated_logprobs(model, prompt)
+        prompt_ids = prompt["prompt_tokens"]
+        tokens = np.array(prompt_ids + prompt["tokens"][:-1], dtype=np.int32)
+        found.append(log_softmax(logits_of(model, tokens)[len(prompt_ids) - 1 :]))
+    return found
+
+
+def chosen_differences(logprobs: list[np.ndarray], golden: list[dict]) -> np.ndarray:
+    """|d logprob| of every generated token."""
+    differences = []
+    for prompt, found in zip(golden, logprobs, strict=True):
         steps = np.arange(len(prompt["tokens"]))
-        chosen.append(np.abs(logprobs[steps, prompt["tokens"]] - prompt["logprobs"]))
-        for step, best in enumerate(prompt["top5_first_steps"]):
-            top.append([abs(logprobs[step, token] - value) for token, _, value in best])
-    return np.concatenate(chosen), np.concatenate(top)
+        differences.append(np.abs(found[steps, prompt["tokens"]] - prompt["logprobs"]))
+    return np.concatenate(differences)
 
 
-def test_float_kernels(smollm2_path: Path, golden: list[dict]) -> None:
-    chosen, top = differences(load(smollm2_path, max_context=512, batch=1), golden)
+def top_differences(logprobs: list[np.ndarray], golden: list[dict]) -> np.ndarray:
+    """|d logprob| of the five likeliest tokens of the first steps."""
+    return np.array(
+        [
+            abs(found[step, token] - value)
+            for prompt, found in zip(golden, logprobs, strict=True)
+            for step, best in enumerate(prompt["top5_first_steps"])
+            for token, _, value in best
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def float_logprobs(smollm2_path: Path, golden: list[dict]) -> list[np.ndarray]:
+    return generated_logprobs(load(smollm2_path, batch=1), golden)
+
+
+def test_float_kernels(float_logprobs: list[np.ndarray], golden: list[dict]) -> None:
+    chosen = chosen_differences(float_logprobs, golden)
+    top = top_differences(float_logprobs, golden)
     assert chosen.size == 243
     assert top.size == 200
     assert chosen.max() <= 1e-3
     assert top.max() <= 1e-3
 
 
-def test_greedy_tokens_with_float_kernels(smollm2_path: Path, golden: list[dict]) -> None:
-    model = load(smollm2_path, batch=1)
-    for prompt in golden:
-        best = generated_logprobs(model, prompt).argmax(axis=1)
-        assert best.tolist() == prompt["tokens"]
+def test_greedy_tokens(float_logprobs: list[np.ndarray], golden: list[dict]) -> None:
+    for prompt, found in zip(golden, float_logprobs, strict=True):
+        assert found.argmax(axis=1).tolist() == prompt["tokens"]
 
 
 @pytest.mark.parametrize("kv", ["f16", "f32"])
 def test_int8_activations(smollm2_path: Path, golden: list[dict], kv: str) -> None:
-    chosen, _ = differences(load(smollm2_path, activations="int8", kv=kv, batch=1), golden)
+    model = load(smollm2_path, activations="int8", kv=kv, batch=1)
+    chosen = chosen_differences(generated_logprobs(model, golden), golden)
     assert 0 < chosen.mean() <= 0.1
 
 
