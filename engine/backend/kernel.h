@@ -30,22 +30,22 @@ struct Tolerance {
 struct WeightView {
     const std::byte* data = nullptr;  // 64-byte aligned when packed; mapped file otherwise
     uint64_t bytes = 0;
-    DType type = DType::None;         // type in the file
-    uint32_t n = 0;                   // rows (outputs)
-    uint32_t k = 0;                   // columns (inputs)
+    DType type = DType::None;  // type in the file
+    uint32_t n = 0;            // rows (outputs)
+    uint32_t k = 0;            // columns (inputs)
 };
 
 // Where each row of the step stands. All arrays have `rows` entries and outlive the step.
 struct RowView {
     uint32_t rows = 0;
-    const int32_t* tokens = nullptr;     // [rows]
-    const uint32_t* positions = nullptr; // [rows] absolute position in its sequence
-    const uint32_t* sequences = nullptr; // [rows] index into page_tables
+    const int32_t* tokens = nullptr;      // [rows]
+    const uint32_t* positions = nullptr;  // [rows] absolute position in its sequence
+    const uint32_t* sequences = nullptr;  // [rows] index into page_tables
     // page_tables[s * page_table_stride + i] = page that holds positions
     // [i * page_tokens, (i + 1) * page_tokens) of sequence s
     const uint32_t* page_tables = nullptr;
     uint32_t page_table_stride = 0;
-    const uint32_t* gather = nullptr;    // [gather_rows] rows whose logits are wanted, ascending
+    const uint32_t* gather = nullptr;  // [gather_rows] rows whose logits are wanted, ascending
     uint32_t gather_rows = 0;
 };
 
@@ -67,16 +67,16 @@ struct QuantView {
 
 struct OpCall {
     const OpRequest* request = nullptr;
-    uint32_t rows = 0;             // rows of this launch (gather_rows behind GatherRows)
-    const float* x = nullptr;      // first f32 input (gate for SwiGlu; k rows for KvAppend)
-    const float* y = nullptr;      // second f32 input (up for SwiGlu; v rows for KvAppend)
-    float* out = nullptr;          // f32 output; for Add and Rope the tensor changed in place
-    QuantView quant;               // int8 input of Matmul, output of Quantize
-    WeightView weight;             // Matmul, Embed
-    const float* vector = nullptr; // RmsNorm gain [head_dim or k], Matmul bias [n]
-    const float* rope = nullptr;   // Rope: [rope_dims / 2] inverse frequencies, f32
-    float eps = 0;                 // RmsNorm
-    float scale = 0;               // Attention: 1 / sqrt(head_dim) unless the model says otherwise
+    uint32_t rows = 0;              // rows of this launch (gather_rows behind GatherRows)
+    const float* x = nullptr;       // first f32 input (gate for SwiGlu; k rows for KvAppend)
+    const float* y = nullptr;       // second f32 input (up for SwiGlu; v rows for KvAppend)
+    float* out = nullptr;           // f32 output; for Add and Rope the tensor changed in place
+    QuantView quant;                // int8 input of Matmul, output of Quantize
+    WeightView weight;              // Matmul, Embed
+    const float* vector = nullptr;  // RmsNorm gain [head_dim or k], Matmul bias [n]
+    const float* rope = nullptr;    // Rope: [rope_dims / 2] inverse frequencies, f32
+    float eps = 0;                  // RmsNorm
+    float scale = 0;                // Attention: 1 / sqrt(head_dim) unless the model says otherwise
     RowView row;
     KvView kv;
     std::byte* scratch = nullptr;  // thread-private, KernelEntry::scratch_bytes(request) bytes
@@ -95,17 +95,17 @@ using BytesFn = uint64_t (*)(const OpRequest&);
 
 // Rearranges a weight from the file's layout to the kernel's; null data layout = use the file's.
 struct Packing {
-    std::string_view id;                                 // equal ids share one packed copy
+    std::string_view id;  // equal ids share one packed copy
     uint64_t (*bytes)(DType, uint32_t n, uint32_t k) = nullptr;
     void (*pack)(const WeightView& from, std::byte* to, WorkRange row_tiles) = nullptr;
-    uint32_t tile_rows = 0;                              // rows per row tile
+    uint32_t tile_rows = 0;  // rows per row tile
 };
 
 struct KernelEntry {
-    std::string id;                 // "matmul.rows16.q4_1_x_i8.avx512vnni": family.algorithm.types.isa
+    std::string id;  // "matmul.rows16.q4_1_x_i8.avx512vnni": family.algorithm.types.isa
     OpKind kind = OpKind::Add;
-    uint32_t features = 0;          // feature bits this kernel accepts
-    std::string_view isa;           // "portable", "avx2", "avx512vnni", "neon"
+    uint32_t features = 0;  // feature bits this kernel accepts
+    std::string_view isa;   // "portable", "avx2", "avx512vnni", "neon"
     MatchFn match = nullptr;
     ItemsFn items = nullptr;
     RunFn run = nullptr;
