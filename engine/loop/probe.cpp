@@ -10,6 +10,8 @@ namespace {
 
 // Two pages and a bit less than a third: page borders and part-filled pages are met.
 constexpr uint32_t kProbeTokens = 75;
+// Rows of a decode step, an odd few, and some that end within a page and cross one.
+constexpr uint32_t kOddChunks[] = {1, 7, 20, 3};
 
 bool is_finite(const std::vector<float>& values) {
     return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
@@ -27,8 +29,7 @@ Prober::Prober(Runtime& runtime, const ModePlan& plan) : runtime_(runtime), plan
 
 ProbeResult Prober::solo() {
     ProbeResult result{"solo", {}};
-    Subject subject = make_subject(0, 0);
-    run({&subject}, plan_.prefill);
+    const Subject& subject = plain(0);
     if (!is_finite(subject.after_prompt) || !is_finite(subject.after_decode)) {
         result.reasons.push_back({"numeric.logits",
                                   "the logits behind a prompt of " + std::to_string(length_) +
@@ -39,15 +40,11 @@ ProbeResult Prober::solo() {
 
 ProbeResult Prober::prefill() {
     ProbeResult result{"prefill", {}};
-    Subject reference = make_subject(0, 0);
-    run({&reference}, plan_.prefill);
+    const Subject& reference = plain(0);
     const bool has_other_pages = plan_.pages() >= 2 * pages_each_;
-    for (const uint32_t chunk : {1u, 7u, plan_.prefill / 2}) {
-        if (chunk == 0 || chunk > plan_.prefill) continue;
-        Subject subject = make_subject(0, has_other_pages ? 1 : 0);
-        run({&subject}, chunk);
-        compare(subject, reference, "in chunks of " + std::to_string(chunk), result.reasons);
-    }
+    Subject subject = make_subject(0, has_other_pages ? 1 : 0);
+    run({&subject}, kOddChunks);
+    compare(subject, reference, "in chunks of other sizes", result.reasons);
     return result;
 }
 
@@ -60,24 +57,23 @@ ProbeResult Prober::batch() {
                                       std::to_string(2 * pages_each_)});
         return result;
     }
-    Subject references[] = {make_subject(0, 0), make_subject(1, 1)};
-    for (Subject& reference : references) run({&reference}, plan_.prefill);
+    const Subject* references[] = {&plain(0), &plain(1)};
     // Each on the other's pages: what it does not write itself is wrong there.
     Subject subjects[] = {make_subject(0, 1), make_subject(1, 0)};
-    run({&subjects[0], &subjects[1]}, std::max(plan_.rows_max() / 2, 1u));
+    const uint32_t chunks[] = {std::max(plan_.rows_max() / 2, 1u)};
+    run({&subjects[0], &subjects[1]}, chunks);
     for (int i = 0; i < 2; ++i) {
-        compare(subjects[i], references[i], "beside another sequence", result.reasons);
+        compare(subjects[i], *references[i], "beside another sequence", result.reasons);
     }
     return result;
 }
 
 ProbeResult Prober::max_context() {
     ProbeResult result{"max_context", {}};
-    Subject subject = make_subject(0, 0);
-    run({&subject}, plan_.prefill);
     // A short plan's context was all covered by solo.
     if (length_ + 1 < kPageTokens) return result;
     // Every page of the sequence is the probe's first one: real keys and values, and cheap.
+    plain(0);
     const uint32_t context =
         static_cast<uint32_t>(std::min<uint64_t>(plan_.max_context, plan_.kv_tokens));
     const uint32_t position = context - 1;
@@ -104,6 +100,18 @@ ProbeResult Prober::max_context() {
     return result;
 }
 
+// The plain path: alone, the prompt in chunks as large as the plan has them. Computed once; what is
+// in its pages does not last.
+const Prober::Subject& Prober::plain(uint32_t index) {
+    std::optional<Subject>& subject = plain_[index];
+    if (!subject) {
+        subject = make_subject(index, index);
+        const uint32_t chunks[] = {plan_.prefill};
+        run({&*subject}, chunks);
+    }
+    return *subject;
+}
+
 Prober::Subject Prober::make_subject(uint32_t index, uint32_t pages_index) const {
     Subject subject;
     subject.tokens = index == 0 ? length_ : std::max(length_ * 3 / 5, 1u);
@@ -119,8 +127,9 @@ int32_t Prober::token(uint32_t seed, uint32_t position) const {
                                 runtime_.vocab());
 }
 
-// Computes prompt and decode step of all subjects, in the same steps as long as they last.
-void Prober::run(std::vector<Subject*> subjects, uint32_t chunk) {
+// Computes prompt and decode step of all subjects, in the same steps as long as they last; the
+// steps take `chunks` rows of each subject in turn.
+void Prober::run(std::vector<Subject*> subjects, std::span<const uint32_t> chunks) {
     std::vector<uint32_t> done(subjects.size(), 0);
     const auto is_unfinished = [&] {
         for (size_t s = 0; s < subjects.size(); ++s) {
@@ -128,7 +137,10 @@ void Prober::run(std::vector<Subject*> subjects, uint32_t chunk) {
         }
         return false;
     };
-    while (is_unfinished()) step(subjects, done, chunk);
+    for (size_t i = 0; is_unfinished(); ++i) {
+        const uint32_t rows_max = plan_.rows_max() / static_cast<uint32_t>(subjects.size());
+        step(subjects, done, std::min(chunks[i % chunks.size()], rows_max));
+    }
 }
 
 void Prober::step(std::vector<Subject*>& subjects, std::vector<uint32_t>& done, uint32_t chunk) {

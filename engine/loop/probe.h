@@ -5,7 +5,10 @@
 // Uses the runtime's pages freely: run it before any sequence does.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,7 +44,8 @@ class Prober {
         std::vector<float> after_decode;  // [vocab]
     };
 
-    void run(std::vector<Subject*> subjects, uint32_t chunk);
+    const Subject& plain(uint32_t index);
+    void run(std::vector<Subject*> subjects, std::span<const uint32_t> chunks);
     void step(std::vector<Subject*>& subjects, std::vector<uint32_t>& done, uint32_t chunk);
     Subject make_subject(uint32_t index, uint32_t pages_index) const;
     int32_t token(uint32_t seed, uint32_t position) const;
@@ -54,6 +58,7 @@ class Prober {
     ModePlan plan_;
     uint32_t length_;      // tokens of the longer subject, without the decode step
     uint32_t pages_each_;  // pages of one subject
+    std::array<std::optional<Subject>, 2> plain_;
 };
 
 }  // namespace strata
