@@ -20,6 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using protocol::ExitCode;
 
+constexpr size_t kDyingTextBytes = 2048;  // fits the smallest control limit (4096)
 constexpr auto kProgressEvery = std::chrono::milliseconds(200);
 
 double ms_since(Clock::time_point begin) {
@@ -165,7 +166,8 @@ ExitCode serve(
 void give_up(Channel& channel, const Error& error) {
     const ExitCode code = boot_exit_code(error);
     if (protocol::is_retryable(code) || !channel.is_booting()) {
-        channel.send(protocol::Dying{error.kind(), error.code(), error.what()});
+        const std::string text = std::string(error.what()).substr(0, kDyingTextBytes);
+        channel.send(protocol::Dying{error.kind(), error.code(), text});
     } else {
         channel.send(protocol::Refuse{{{error.code(), error.what()}}, static_cast<uint8_t>(code)});
     }

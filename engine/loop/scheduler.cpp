@@ -83,9 +83,6 @@ void Scheduler::submit(Request&& request, uint64_t now_us, Effects& effects) {
                             now_us,
                             effects);
     }
-    const uint64_t growth =
-        std::min<uint64_t>(uint64_t{r.prompt_tokens} + r.params().max_tokens, context_);
-    taken.request.tokens.reserve(static_cast<size_t>(std::max<uint64_t>(growth, taken.length())));
     totals_.prompt_tokens += r.prompt_tokens;
     by_rid_.emplace(r.rid, &taken);
     waiting_tokens_ += taken.length();

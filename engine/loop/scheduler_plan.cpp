@@ -64,6 +64,10 @@ void Scheduler::admit(uint64_t now_us) {
         sequence->slot = free_slots_.back();
         free_slots_.pop_back();
         if (sequence->admitted_us == 0) sequence->admitted_us = now_us;
+        // Room for all tokens to come: steps do not allocate.
+        Request& request = sequence->request;
+        request.tokens.reserve(static_cast<size_t>(std::min<uint64_t>(
+            uint64_t{request.prompt_tokens} + request.params().max_tokens, context_)));
         insert(running_, std::move(sequence));
     }
 }
