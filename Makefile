@@ -45,7 +45,7 @@ serve: $(VENV)/installed $(VENV)/model
 test: lint $(VENV)/installed $(VENV)/model unit
 	$(BIN)/python -m pytest
 
-lint: $(VENV)/tools
+lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
