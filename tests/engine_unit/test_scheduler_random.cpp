@@ -64,7 +64,7 @@ class Schedule {
         }
         if (prompt.empty()) prompt.push_back(1);
         SamplingParams params = greedy(one_in(8) ? 0 : between(1, 120));
-        if (one_in(2)) {
+        if (one_in(4)) {
             params.temperature = 0.8;
             params.seed = between(0, 5);
             params.choice = between(0, 3);
