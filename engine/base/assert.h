@@ -9,8 +9,8 @@ namespace strata {
 
 }  // namespace strata
 
-#define STRATA_ASSERT(cond, text)                                          \
-    do {                                                                   \
-        if (!(cond)) [[unlikely]]                                          \
-            ::strata::assert_failed(__FILE__, __LINE__, #cond, (text));    \
+#define STRATA_ASSERT(cond, text)                                       \
+    do {                                                                \
+        if (!(cond)) [[unlikely]]                                       \
+            ::strata::assert_failed(__FILE__, __LINE__, #cond, (text)); \
     } while (false)

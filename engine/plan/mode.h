@@ -1,5 +1,6 @@
 // The configuration axes users name (batch, max_context, kv, ...), what was asked for each, and
-// what can run. Mirrors WantedModes, ModePlan and ModeReport of protocol/strata_protocol/messages.py.
+// what can run. Mirrors WantedModes, ModePlan and ModeReport of
+// protocol/strata_protocol/messages.py.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ inline constexpr uint32_t kPageTokens = 32;
 struct WantedModes {
     uint32_t batch = 8;
     uint32_t max_context = 0;
-    std::string kv = "auto";           // auto | f16 | f32
+    std::string kv = "auto";  // auto | f16 | f32
     uint32_t prefill = 256;
     std::string activations = "auto";  // auto | int8 | f32
     uint32_t threads = 0;
@@ -28,13 +29,13 @@ struct WantedModes {
 
 // One configuration with every value chosen.
 struct ModePlan {
-    uint32_t batch = 1;         // sequences that may share a step
-    uint32_t max_context = 0;   // tokens a sequence may reach
+    uint32_t batch = 1;        // sequences that may share a step
+    uint32_t max_context = 0;  // tokens a sequence may reach
     DType kv = DType::F16;
-    uint32_t prefill = 1;       // prompt rows a step may carry beside the decode rows
+    uint32_t prefill = 1;                // prompt rows a step may carry beside the decode rows
     DType activations = DType::I8Block;  // I8Block or F32
     uint32_t threads = 1;
-    uint64_t kv_tokens = 0;     // size of the KV pool, a multiple of kPageTokens
+    uint64_t kv_tokens = 0;  // size of the KV pool, a multiple of kPageTokens
     bool prefix_cache = true;
 
     uint32_t rows_max() const { return batch + prefill; }

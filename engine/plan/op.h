@@ -53,9 +53,9 @@ struct OpRequest {
     uint32_t head_dim = 0;
     uint32_t rope_dims = 0;
     uint32_t page_tokens = 0;
-    uint32_t features = 0;       // Feature bits
+    uint32_t features = 0;  // Feature bits
     // For reports only, never matched:
-    std::string tensor;          // name of the weight in the file, or empty
+    std::string tensor;  // name of the weight in the file, or empty
     int32_t layer = -1;
 };
 
