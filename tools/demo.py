@@ -24,9 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 RUN_DIR = ROOT / ".demo"
 SUPERVISOR = Path(sys.executable).with_name("strata-supervisor")
 QUESTIONS = [
-    "Name three fruits that are yellow.",
+    "Why is the sky blue?",
     "Write a two-line poem about the sea.",
-    "What is the capital of France?",
+    "Give me one tip for better sleep.",
     "Explain in one sentence what a compiler does.",
 ]
 READY = re.compile(r"ready: (http://\S+)/v1")
