@@ -167,6 +167,8 @@ async def demo() -> None:
             assert isinstance(engine, dict)
             cut = await interrupted(session, base, int(engine["pid"]))
             failures += [c.question for c in cut if not c.ended]
+            if not any(c.ended == "error engine_restarted" for c in cut):
+                failures.append("no stream saw the engine end")
             seconds = await until_ready(session, base)
             print(f"  the service is ready again after {seconds:.2f} s; it never stopped answering")
 

@@ -32,13 +32,21 @@ def parse_tokens(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"token ids must be whole numbers: {error}") from None
 
 
+def parse_count(text: str) -> int:
+    """A whole number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not allowed; 1 and up")
+    return value
+
+
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="all-position logits of a token sequence")
     parser.add_argument("model", type=Path)
     parser.add_argument("--tokens", type=parse_tokens, required=True, help="1,2,3 or @FILE")
     parser.add_argument("--out", type=Path, help="write f32 [T, vocab] here (.npy)")
     parser.add_argument("--backend", choices=["cpu"], default="cpu")
-    parser.add_argument("--chunk", type=int, default=CHUNK_DEFAULT, help="rows of a step")
+    parser.add_argument("--chunk", type=parse_count, default=CHUNK_DEFAULT, help="rows of a step")
     parser.add_argument("--activations", choices=["auto", "int8", "f32"], default="auto")
     parser.add_argument("--kv", choices=["auto", "f16", "f32"], default="auto")
     parser.add_argument("--threads", type=int, default=0, help="0: one per usable core")

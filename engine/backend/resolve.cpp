@@ -1,6 +1,8 @@
 #include "engine/backend/resolve.h"
 
+#include <algorithm>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace strata {
@@ -25,7 +27,7 @@ struct Lookup {
 };
 
 // Kernels that a debug option hides would have served, so they alone are named; of the others the
-// first few stand for all.
+// first few stand for all. Neighbours that say the same ("ID: why") share one "why".
 std::string refused_text(const std::vector<Reason>& refused) {
     std::vector<const Reason*> shown;
     for (const Reason& reason : refused) {
@@ -38,12 +40,22 @@ std::string refused_text(const std::vector<Reason>& refused) {
             shown.push_back(&reason);
         }
     }
+    const size_t count = std::min(shown.size(), kRefusedShown);
+    const auto why = [&](size_t i) {
+        const std::string_view text = shown[i]->text;
+        return text.substr(std::min(text.find(": "), text.size()));
+    };
     std::string text;
-    for (size_t i = 0; i < shown.size() && i < kRefusedShown; ++i) {
-        text += (i == 0 ? "" : "; ") + shown[i]->text;
+    for (size_t i = 0; i < count; ++i) {
+        const std::string& full = shown[i]->text;
+        const bool is_shared = i + 1 < count && why(i) == why(i + 1);
+        text += is_shared ? full.substr(0, full.size() - why(i).size()) + ", " : full;
+        if (!is_shared && i + 1 < count) {
+            text += "; ";
+        }
     }
-    if (shown.size() > kRefusedShown) {
-        text += "; and " + std::to_string(shown.size() - kRefusedShown) + " more";
+    if (shown.size() > count) {
+        text += "; and " + std::to_string(shown.size() - count) + " more";
     }
     return text;
 }

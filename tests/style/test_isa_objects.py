@@ -46,7 +46,7 @@ def shared_symbols(nm_output: str) -> list[str]:
 def test_objects_define_nothing_shared() -> None:
     objects = isa_objects()
     if not objects:
-        pytest.skip("no object files of one instruction set under build/ (make build)")
+        pytest.skip("no object files of one instruction set under build/ (make install)")
     nm = shutil.which("nm")
     if nm is None:
         pytest.skip("nm is not installed")

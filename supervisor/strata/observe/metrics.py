@@ -189,7 +189,7 @@ class Metrics:
             self._engine_state.labels(state).set(status.state == state)
         self._mode_disabled.clear()
         for row in status.modes:
-            if row.state is not ModeState.READY:
+            if row.state is not ModeState.READY and row.requested != row.runs:
                 for reason in row.because:
                     self._mode_disabled.labels(row.name, reason.code).set(1)
         self._engine_uptime.set(engine.uptime_s if engine else 0)

@@ -20,6 +20,7 @@ from strata.engines.modes import ModeRow
 from strata.observe.output import Output
 
 PLAIN_PROGRESS_S = 1.0
+REASON_CHARACTERS = 100  # of a reason in the table; whole below it
 
 
 class Terminal:
@@ -113,6 +114,11 @@ def print_modes(console: Console, rows: Sequence[ModeRow], memory: Sequence[Memo
         for cell in cells:
             columns = [f"{text:{width}}" for text, width in zip(cell[:3], widths, strict=True)]
             console.print("  ".join([*columns, cell[3]]).rstrip(), markup=False)
+    for row in rows:
+        if row.because and because(row) != _all_reasons(row):
+            console.print(f"{row.name}:", markup=False)
+            for reason in row.because:
+                console.print(f"  - {reason.text}", markup=False)
     if memory:
         parts = ", ".join(f"{part.name} {bytes_text(part.bytes)}" for part in memory)
         total = bytes_text(sum(part.bytes for part in memory))
@@ -120,9 +126,20 @@ def print_modes(console: Console, rows: Sequence[ModeRow], memory: Sequence[Memo
 
 
 def because(row: ModeRow) -> str:
-    """Why what runs differs from what was asked; empty where it does not."""
-    text = "; ".join(reason.text for reason in row.because)
-    return text if text or row.state is ModeState.READY else row.state.value
+    """Why what runs differs from what was asked, short enough for a table; empty where it does
+    not. `print_modes` lists the rest below the table."""
+    text = _all_reasons(row)
+    if not text:
+        return "" if row.state is ModeState.READY else row.state.value
+    first = row.because[0].text
+    if len(first) > REASON_CHARACTERS:
+        first = first[: REASON_CHARACTERS - 1] + "…"
+    more = len(row.because) - 1
+    return f"{first} (and {more} more)" if more else first
+
+
+def _all_reasons(row: ModeRow) -> str:
+    return "; ".join(reason.text for reason in row.because)
 
 
 def bytes_text(count: int) -> str:
