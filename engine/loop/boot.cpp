@@ -11,6 +11,7 @@
 #include "engine/loop/convert.h"
 #include "engine/loop/engine_loop.h"
 #include "engine/loop/exit_code.h"
+#include "engine/loop/pace.h"
 #include "engine/loop/probe.h"
 
 namespace strata {
@@ -21,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 using protocol::ExitCode;
 
 constexpr size_t kDyingTextBytes = 2048;  // fits the smallest control limit (4096)
-constexpr auto kProgressEvery = std::chrono::milliseconds(200);
+constexpr auto kProgressEvery = std::chrono::milliseconds(250);  // at least each second is the rule
 
 double ms_since(Clock::time_point begin) {
     return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -49,14 +50,17 @@ Loaded load(Backend& backend,
             const Registry& registry,
             Channel& channel,
             Inbox& inbox) {
-    Clock::time_point last{};
+    Pace pace(kProgressEvery);
     std::string last_phase;
     return backend.load(
         model, plan, registry, [&](std::string_view phase, uint64_t done, uint64_t total) {
             leave_if_drained(channel, inbox);
             const bool is_news = phase != last_phase || done == total;
-            if (!is_news && Clock::now() - last < kProgressEvery) return;
-            last = Clock::now();
+            if (is_news) {
+                pace.restart(Clock::now());
+            } else if (!pace.is_due(Clock::now())) {
+                return;
+            }
             last_phase = phase;
             channel.send(protocol::Progress{last_phase, done, total, "bytes"});
         });
@@ -64,15 +68,24 @@ Loaded load(Backend& backend,
 
 // Runs all probes and takes out of `plan` what failed. Returns the reasons why nothing can run.
 std::vector<Reason> prove(Runtime& runtime, ModePlan& plan, Channel& channel, Inbox& inbox) {
-    Prober prober(runtime, plan);
+    // Counted in probes: how many steps there will be depends on what each finds.
+    size_t proven = 0;
+    size_t total = 0;
+    Pace pace(kProgressEvery);
+    const auto report = [&] {
+        leave_if_drained(channel, inbox);
+        if (!pace.is_due(Clock::now())) return;
+        channel.send(protocol::Progress{"warm", proven, total, "probes"});
+    };
+    Prober prober(runtime, plan, report);
     using Run = ProbeResult (Prober::*)();
     std::vector<Run> runs = {&Prober::solo, &Prober::prefill, &Prober::max_context};
     if (plan.batch > 1) runs.push_back(&Prober::batch);
-    for (size_t i = 0; i < runs.size(); ++i) {
-        leave_if_drained(channel, inbox);
-        channel.send(protocol::Progress{"warm", i, runs.size(), "probes"});
+    total = runs.size();
+    for (; proven < total; ++proven) {
+        report();
         const Clock::time_point begin = Clock::now();
-        ProbeResult result = (prober.*runs[i])();
+        ProbeResult result = (prober.*runs[proven])();
         channel.send(protocol::Probe{result.mode, result.is_ok(), ms_since(begin), result.reasons});
         if (result.is_ok()) continue;
         if (result.mode == "batch") {

@@ -3,15 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 namespace strata {
 
 namespace {
 
 // Two pages and a bit less than a third: page borders and part-filled pages are met.
-constexpr uint32_t kProbeTokens = 75;
-// Rows of a decode step, an odd few, and some that end within a page and cross one.
-constexpr uint32_t kOddChunks[] = {1, 7, 20, 3};
+constexpr uint32_t kProbeTokens = 73;
+// Rows of a decode step and odd few, which end within pages and cross them. The prompt's last row
+// shares a step of 7 here and one of kStepRowsMax on the plain path.
+constexpr uint32_t kOddChunks[] = {1, 7, 5, 3};
 
 bool is_finite(const std::vector<float>& values) {
     return std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); });
@@ -19,7 +21,8 @@ bool is_finite(const std::vector<float>& values) {
 
 }  // namespace
 
-Prober::Prober(Runtime& runtime, const ModePlan& plan) : runtime_(runtime), plan_(plan) {
+Prober::Prober(Runtime& runtime, const ModePlan& plan, std::function<void()> on_step)
+    : runtime_(runtime), plan_(plan), on_step_(std::move(on_step)) {
     // Two subjects must fit the pool where it has two pages at all.
     const uint64_t pool_share = uint64_t{std::max(plan.pages() / 2, 1u)} * kPageTokens;
     const uint64_t most = std::min<uint64_t>({kProbeTokens, plan.max_context, pool_share});
@@ -60,7 +63,7 @@ ProbeResult Prober::batch() {
     const Subject* references[] = {&plain(0), &plain(1)};
     // Each on the other's pages: what it does not write itself is wrong there.
     Subject subjects[] = {make_subject(0, 1), make_subject(1, 0)};
-    const uint32_t chunks[] = {std::max(plan_.rows_max() / 2, 1u)};
+    const uint32_t chunks[] = {std::max(rows_max() / 2, 1u)};
     run({&subjects[0], &subjects[1]}, chunks);
     for (int i = 0; i < 2; ++i) {
         compare(subjects[i], *references[i], "beside another sequence", result.reasons);
@@ -91,6 +94,7 @@ ProbeResult Prober::max_context() {
     rows.gather = &gather;
     rows.gather_rows = 1;
     runtime_.step(rows);
+    on_step_();
     const float* logits = runtime_.logits(0);
     if (!is_finite({logits, logits + runtime_.vocab()})) {
         result.reasons.push_back(
@@ -100,8 +104,8 @@ ProbeResult Prober::max_context() {
     return result;
 }
 
-// The plain path: alone, the prompt in chunks as large as the plan has them. Computed once; what is
-// in its pages does not last.
+// The plain path: alone, the prompt in chunks as large as plan and probe have them. Computed once;
+// what is in its pages does not last.
 const Prober::Subject& Prober::plain(uint32_t index) {
     std::optional<Subject>& subject = plain_[index];
     if (!subject) {
@@ -138,9 +142,13 @@ void Prober::run(std::vector<Subject*> subjects, std::span<const uint32_t> chunk
         return false;
     };
     for (size_t i = 0; is_unfinished(); ++i) {
-        const uint32_t rows_max = plan_.rows_max() / static_cast<uint32_t>(subjects.size());
-        step(subjects, done, std::min(chunks[i % chunks.size()], rows_max));
+        const uint32_t each_max = rows_max() / static_cast<uint32_t>(subjects.size());
+        step(subjects, done, std::min(chunks[i % chunks.size()], each_max));
     }
+}
+
+uint32_t Prober::rows_max() const {
+    return std::min(plan_.rows_max(), kStepRowsMax);
 }
 
 void Prober::step(std::vector<Subject*>& subjects, std::vector<uint32_t>& done, uint32_t chunk) {
@@ -181,6 +189,7 @@ void Prober::step(std::vector<Subject*>& subjects, std::vector<uint32_t>& done, 
     rows.gather = gather.data();
     rows.gather_rows = static_cast<uint32_t>(gather.size());
     runtime_.step(rows);
+    on_step_();
     for (uint32_t i = 0; i < targets.size(); ++i) {
         const float* logits = runtime_.logits(i);
         targets[i]->assign(logits, logits + runtime_.vocab());

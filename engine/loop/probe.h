@@ -2,11 +2,14 @@
 // its prompt in chunks of the plan's size, then one decode step). Logits must be finite and, since
 // a row's arithmetic does not depend on what shares the step, equal bit for bit.
 //
-// Uses the runtime's pages freely: run it before any sequence does.
+// A step of the probes carries at most kStepRowsMax rows, so that even a large model on a slow
+// machine can report between two of them. Uses the runtime's pages freely: run it before any
+// sequence does.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,8 +29,12 @@ struct ProbeResult {
 
 class Prober {
   public:
-    // `runtime` is built for `plan` and outlives the prober.
-    Prober(Runtime& runtime, const ModePlan& plan);
+    // One full tile of the widest matmul kernel; more rows only repeat it.
+    static constexpr uint32_t kStepRowsMax = 8;
+
+    // `runtime` is built for `plan` and outlives the prober. `on_step` is called behind every step
+    // of the runtime; what it throws ends the probe.
+    Prober(Runtime& runtime, const ModePlan& plan, std::function<void()> on_step);
 
     ProbeResult solo();         // prompt and decode step of one sequence are finite
     ProbeResult prefill();      // the same prompt in other chunks
@@ -47,6 +54,7 @@ class Prober {
     const Subject& plain(uint32_t index);
     void run(std::vector<Subject*> subjects, std::span<const uint32_t> chunks);
     void step(std::vector<Subject*>& subjects, std::vector<uint32_t>& done, uint32_t chunk);
+    uint32_t rows_max() const;  // of one step
     Subject make_subject(uint32_t index, uint32_t pages_index) const;
     int32_t token(uint32_t seed, uint32_t position) const;
     static void compare(const Subject& subject,
@@ -56,6 +64,7 @@ class Prober {
 
     Runtime& runtime_;
     ModePlan plan_;
+    std::function<void()> on_step_;
     uint32_t length_;      // tokens of the longer subject, without the decode step
     uint32_t pages_each_;  // pages of one subject
     std::array<std::optional<Subject>, 2> plain_;
