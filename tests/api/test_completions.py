@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from strata.api import openai_completions
 from strata.serving.request import Event, PromptScored, RequestSpec, TokensReady
 from strata_protocol.messages import FinishReason
 
@@ -220,3 +221,47 @@ async def test_unsupported_fields(server: Server, field: str, value: Any) -> Non
 
 async def test_best_of_equal_to_n(server: Server) -> None:
     assert (await server.complete(best_of=2, n=2, suffix=""))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("prompt", "n", "what"),
+    [
+        (["a"] * 65, 1, "65 prompts with n = 1 are 65 choices; at most 64"),
+        (["a"] * 33, 2, "33 prompts with n = 2 are 66 choices; at most 64"),
+        (["a"] * 100_000, None, "at most 64"),
+        (["a", "b"], 9, "n is 9; allowed: 1 to 8"),
+        ([1] * 256 + ["a"], 1, "the prompt has 257 tokens"),
+        ([[-1] * 257], 1, "the prompt has 257 tokens"),
+    ],
+)
+async def test_counts_are_judged_before_any_work(
+    server: Server, monkeypatch: pytest.MonkeyPatch, prompt: Any, n: int | None, what: str
+) -> None:
+    def never(*_: object, **__: object) -> Any:
+        pytest.fail("work was done for a request that is refused by its counts")
+
+    monkeypatch.setattr(type(server.text), "encode_prompt", never)
+    monkeypatch.setattr(openai_completions, "build_params", never)
+    status, body = await server.complete(prompt=prompt, n=n)
+    assert status == 400
+    assert what in body["error"]["message"]
+    monkeypatch.undo()
+    assert (await server.complete(prompt=["a"] * 32, n=2))[0] == 200
+
+
+async def test_prompts_without_a_seed_have_their_own(server: Server) -> None:
+    await server.complete(prompt=["a", "a"], n=2, max_tokens=3)
+    first, same, second, _ = (spec.params.seed for spec in server.service.specs)
+    assert first == same != second
+    server.service.handles.clear()
+    await server.complete(prompt=["a", "a b c d"], seed=-1, max_tokens=1000)
+    assert [spec.params.seed for spec in server.service.specs] == [2**64 - 1] * 2
+    assert [spec.params.max_tokens + len(spec.prompt_ids) for spec in server.service.specs] == [
+        256
+    ] * 2
+
+
+async def test_a_prompt_may_fill_the_context_to_be_scored(server: Server) -> None:
+    status, _ = await server.complete(prompt=[5] * 256, echo=True, max_tokens=0)
+    assert status == 200
+    assert server.service.specs[0].prompt_ids == [5] * 256

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
+import threading
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 from strata.api import app
@@ -246,6 +249,25 @@ async def test_compressed_bodies(server: Server) -> None:
     async with server.http.post(server.url + CHAT, data=b"junk", headers=headers) as response:
         assert response.status == 400
         check_shape(await response.json())
+
+
+@pytest.mark.parametrize(("pad", "thread"), [(10, "MainThread"), (70_000, "text")])
+async def test_large_bodies_are_decoded_off_the_loop(
+    server: Server, monkeypatch: pytest.MonkeyPatch, pad: int, thread: str
+) -> None:
+    names: list[str] = []
+
+    def decode(*args: Any, **options: Any) -> Any:
+        names.append(threading.current_thread().name)
+        return decode_json(*args, **options)
+
+    decode_json = msgspec.json.decode
+    monkeypatch.setattr(msgspec.json, "decode", decode)
+    assert (await server.chat(pad="x" * pad))[0] == 200
+    status, body = await server.chat(pad="x" * pad, n="1")
+    assert (status, body["error"]["param"]) == (400, "n")
+    assert [name.partition("_")[0] for name in names] == [thread] * 2
+    assert gc.isenabled()
 
 
 async def raw_request(server: Server, data: bytes, *, eof: bool = False) -> bytes:

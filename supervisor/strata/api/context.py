@@ -14,7 +14,7 @@ from typing import TypeVar
 from aiohttp import web
 from strata_protocol.messages import SamplingParams
 
-from strata.api.body import decode_body, read_body
+from strata.api.body import LOOP_BYTES_MAX, decode_body, decode_large_body, read_body
 from strata.api.choice import ChoiceText
 from strata.api.errors import ApiError, invalid
 from strata.api.generation import Generation
@@ -68,7 +68,11 @@ class ApiContext:
         body = await read_body(
             request, bytes_max=self.limits.body_bytes, idle_s=self.limits.body_idle_s
         )
-        return decode_body(body, schema)
+        if len(body) <= LOOP_BYTES_MAX:
+            return decode_body(body, schema)
+        return await asyncio.get_running_loop().run_in_executor(
+            self.workers, decode_large_body, body, schema
+        )
 
     def check_model(self, name: str | None) -> None:
         """Raises ApiError (404) for a model that is not served here; none means the only one."""

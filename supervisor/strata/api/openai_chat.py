@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import assert_never
 
 import msgspec
@@ -17,6 +18,7 @@ from strata.api.sampling import (
     TOP_LOGPROBS_MAX,
     build_params,
     check_range,
+    choice_count,
     context_exceeded,
     stop_strings,
     token_limit,
@@ -53,6 +55,7 @@ class ChatEndpoint:
         refuse_unsupported(body)
         top = _top_logprobs(body)
         stops = stop_strings(body)
+        count = choice_count(body)
         prompt_ids = await self._prompt_ids(body)
         limit = token_limit(
             body,
@@ -69,7 +72,6 @@ class ChatEndpoint:
             max_tokens=limit,
             logprobs=top,
         )
-        count = body.n or 1
         generation = context.generation(
             request,
             [(prompt_ids, msgspec.structs.replace(params, choice=i)) for i in range(count)],
@@ -86,16 +88,17 @@ class ChatEndpoint:
             generation.cancel()
 
     async def _prompt_ids(self, body: ChatRequest) -> Sequence[int]:
-        text = self._context.text
+        return await self._context.in_worker(partial(self._encode, body), "messages")
+
+    def _encode(self, body: ChatRequest) -> Sequence[int]:
+        """Takes as long as the messages are, so it belongs in a worker. Raises ApiError too."""
+        text, context = self._context.text, self._context.context_tokens
         messages = _messages(body.messages)
         variables = _variables(body)
-        context = self._context.context_tokens
         least = text.tokenizer.token_count_min(sum(len(m.content) for m in messages))
         if context and least >= context:
             raise context_exceeded(f"at least {least}", context, "messages")
-        return await self._context.in_worker(
-            lambda: text.encode_chat(messages, variables), "messages"
-        )
+        return text.encode_chat(messages, variables)
 
 
 class _Answer:

@@ -23,6 +23,8 @@ from strata.api.sampling import (
     TOP_LOGPROBS_MAX,
     build_params,
     check_range,
+    choice_count,
+    choose_seed,
     context_exceeded,
     stop_strings,
     token_limit,
@@ -65,38 +67,41 @@ class CompletionEndpoint:
             top = body.logprobs
         stops = stop_strings(body)
         echo = bool(body.echo)
-        prompts = await self._prompts(body)
+        parses_special = body.parse_special is not False
+        count = choice_count(body)
+        listed = _listed(body.prompt, count, context.context_tokens)
+        prompts = [
+            await context.in_worker(partial(self._read_prompt, param, raw, parses_special), param)
+            for param, raw in listed
+        ]
         vocabulary = context.text.vocabulary
-        count = body.n or 1
-        jobs = []
-        for prompt in prompts:
-            params = build_params(
+        limits = [
+            token_limit(
                 body,
-                stop_ids=vocabulary.stop_ids,
-                vocab=vocabulary.size,
-                max_tokens=token_limit(
-                    body,
-                    prompt_tokens=len(prompt.ids),
-                    prompt_param="prompt",
-                    context=context.context_tokens,
-                    default=MAX_TOKENS_DEFAULT,
-                    lowest=0 if echo else 1,
-                ),
-                logprobs=top,
+                prompt_tokens=len(prompt.ids),
+                prompt_param="prompt",
+                context=context.context_tokens,
+                default=MAX_TOKENS_DEFAULT,
+                lowest=0 if echo else 1,
             )
-            jobs += [
-                (
-                    prompt.ids,
-                    msgspec.structs.replace(params, choice=i, prompt_logprobs=top if echo else -1),
-                )
-                for i in range(count)
-            ]
-        if len(jobs) > PROMPTS_MAX:
-            raise invalid(
-                f"{len(prompts)} prompts with n = {count} are {len(jobs)} choices;"
-                f" at most {PROMPTS_MAX} are allowed",
-                "prompt",
+            for prompt in prompts
+        ]
+        params = build_params(
+            body,
+            stop_ids=vocabulary.stop_ids,
+            vocab=vocabulary.size,
+            max_tokens=min(limits),
+            logprobs=top,
+        )
+        jobs = []
+        for prompt, limit in zip(prompts, limits, strict=True):
+            own = msgspec.structs.replace(
+                params,
+                max_tokens=limit,
+                seed=choose_seed(body),
+                prompt_logprobs=top if echo else -1,
             )
+            jobs += [(prompt.ids, msgspec.structs.replace(own, choice=i)) for i in range(count)]
         generation = context.generation(
             request, jobs, [ChoiceText(vocabulary, stops, wants_logprobs=top >= 0) for _ in jobs]
         )
@@ -110,31 +115,26 @@ class CompletionEndpoint:
         finally:
             generation.cancel()
 
-    async def _prompts(self, body: CompletionRequest) -> list[_Prompt]:
-        text = self._context.text
-        parse_special = body.parse_special is not False
-        prompts: list[_Prompt] = []
-        for param, raw in _listed(body.prompt):
-            if isinstance(raw, str):
-                context = self._context.context_tokens
-                least = text.tokenizer.token_count_min(len(raw))
-                if context and least >= context:
-                    raise context_exceeded(f"at least {least}", context, "prompt")
-                ids = await self._context.in_worker(
-                    partial(text.encode_prompt, raw, parse_special=parse_special), param
-                )
-                prompts.append(_Prompt(ids, raw, self._is_begin_added(ids, raw)))
-            else:
-                top = text.vocabulary.size - 1
-                for token_id in raw:
-                    if not 0 <= token_id <= top:
-                        raise invalid(
-                            f"{param} has token id {token_id}; allowed: 0 to {top}", param
-                        )
-                prompts.append(_Prompt(raw, None))
-            if not prompts[-1].ids:
-                raise invalid(f"{param} is empty; at least one token is needed", param)
-        return prompts
+    def _read_prompt(self, param: str, raw: str | list[int], parses_special: bool) -> _Prompt:
+        """Takes as long as the prompt is, so it belongs in a worker. Raises ApiError, TextError."""
+        text, context = self._context.text, self._context.context_tokens
+        if isinstance(raw, str):
+            least = text.tokenizer.token_count_min(len(raw))
+            if context and least > context:
+                raise context_exceeded(f"at least {least}", context, "prompt")
+            ids = text.encode_prompt(raw, parse_special=parses_special)
+            prompt = _Prompt(ids, raw, self._is_begin_added(ids, raw))
+        else:
+            if context and len(raw) > context:
+                raise context_exceeded(str(len(raw)), context, "prompt")
+            top = text.vocabulary.size - 1
+            for token_id in raw:
+                if not 0 <= token_id <= top:
+                    raise invalid(f"{param} has token id {token_id}; allowed: 0 to {top}", param)
+            prompt = _Prompt(raw, None)
+        if not prompt.ids:
+            raise invalid(f"{param} is empty; at least one token is needed", param)
+        return prompt
 
     def _is_begin_added(self, ids: Sequence[int], raw: str) -> bool:
         vocabulary = self._context.text.vocabulary
@@ -302,15 +302,34 @@ class _Answer:
         return offsets
 
 
-def _listed(prompt: str | list[str | int | list[int]]) -> list[tuple[str, str | list[int]]]:
-    """Each prompt with the name an error gives it. Raises ApiError for an empty or mixed list."""
+def _listed(
+    prompt: str | list[str | int | list[int]], count: int, context: int
+) -> list[tuple[str, str | list[int]]]:
+    """Each prompt with the name an error gives it.
+
+    Raises ApiError for an empty or mixed list, for more than PROMPTS_MAX prompts times `count`, and
+    for more ids than `context` (0: not known). Lengths are judged before any item is looked at.
+    """
     if isinstance(prompt, str):
         return [("prompt", prompt)]
     if not prompt:
         raise invalid("prompt is an empty list", "prompt")
-    ids = [item for item in prompt if isinstance(item, int)]
-    if len(ids) == len(prompt):
-        return [("prompt", ids)]
-    if ids:
+    if isinstance(prompt[0], int):
+        if context and len(prompt) > context:
+            raise context_exceeded(str(len(prompt)), context, "prompt")
+        ids = [item for item in prompt if isinstance(item, int)]
+        if len(ids) == len(prompt):
+            return [("prompt", ids)]
         raise invalid("prompt mixes token ids with texts or lists", "prompt")
-    return [(f"prompt[{i}]", item) for i, item in enumerate(prompt) if not isinstance(item, int)]
+    if len(prompt) * count > PROMPTS_MAX:
+        raise invalid(
+            f"{len(prompt)} prompts with n = {count} are {len(prompt) * count} choices;"
+            f" at most {PROMPTS_MAX} are allowed",
+            "prompt",
+        )
+    listed: list[tuple[str, str | list[int]]] = []
+    for i, item in enumerate(prompt):
+        if isinstance(item, int):
+            raise invalid("prompt mixes token ids with texts or lists", "prompt")
+        listed.append((f"prompt[{i}]", item))
+    return listed

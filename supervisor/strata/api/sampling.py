@@ -33,7 +33,6 @@ _RANGES: dict[str, tuple[float, float]] = {
     "repeat_penalty": (0.01, 100),
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
-    "n": (1, CHOICES_MAX),
     "min_tokens": (0, _TOKENS_MAX),
     "seed": (-(1 << 63), _SEED_MASK),
 }
@@ -44,6 +43,19 @@ def check_range(param: str, value: float, low: float, high: float) -> None:
     """Raises ApiError naming the range."""
     if not low <= value <= high:
         raise invalid(f"{param} is {value}; allowed: {low} to {high}", param)
+
+
+def choice_count(request: Request) -> int:
+    """`n`. Raises ApiError for one out of range; to be asked before any work that it multiplies."""
+    if request.n is None:
+        return 1
+    check_range("n", request.n, 1, CHOICES_MAX)
+    return request.n
+
+
+def choose_seed(request: Request) -> int:
+    """The request's seed, or a random one. Prompts that share it and their text answer alike."""
+    return request.seed & _SEED_MASK if request.seed is not None else secrets.randbits(63)
 
 
 def build_params(
@@ -67,7 +79,6 @@ def build_params(
     penalty = request.repetition_penalty
     if penalty is None:
         penalty = request.repeat_penalty
-    seed = request.seed if request.seed is not None else secrets.randbits(63)
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
@@ -80,7 +91,7 @@ def build_params(
         presence_penalty=_or(request.presence_penalty, 0.0),
         frequency_penalty=_or(request.frequency_penalty, 0.0),
         logit_bias=_logit_bias(request.logit_bias or {}, vocab),
-        seed=seed & _SEED_MASK,
+        seed=choose_seed(request),
         stop_ids=_stop_ids(request, stop_ids, vocab),
         ignore_eos=bool(request.ignore_eos),
         logprobs=logprobs,
