@@ -24,6 +24,11 @@ ExitCode exit_code_of(ErrorKind kind) {
 
 ExitCode boot_exit_code(const Error& error) {
     const std::string_view code = error.code();
+    if (code == "config.flag" || code == "config.ipc") return ExitCode::Usage;
+    if (code == "config.isa") {
+        // A name nobody knows is the command line's fault, one that is known the processor's.
+        return error.kind() == ErrorKind::Unsupported ? ExitCode::IsaMissing : ExitCode::Usage;
+    }
     if (code.starts_with("gguf.") || code.starts_with("model.")) return ExitCode::ModelBad;
     return exit_code_of(error.kind());
 }

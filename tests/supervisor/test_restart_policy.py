@@ -131,7 +131,9 @@ def test_classes_of_exits() -> None:
         (70, None, ExitClass.EXIT),
         (71, None, ExitClass.OOM),
         (76, None, ExitClass.PROTOCOL),
+        (64, None, ExitClass.REFUSE),
         (65, None, ExitClass.REFUSE),
+        (69, None, ExitClass.REFUSE),
         (78, None, ExitClass.REFUSE),
     ]
     for returncode, intent, expected in cases:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import random
 import signal
 import subprocess
@@ -470,27 +471,37 @@ def test_closed_event_pipe_ends_the_process(engine_path: Path, model: Path) -> N
 
 # --- command line ------------------------------------------------------------------------------
 
+# An instruction set that the processor of this machine cannot have.
+OTHER_ISA = "avx2" if platform.machine() in ("aarch64", "arm64") else "neon"
+
 
 @pytest.mark.parametrize(
-    ("flags", "named"),
+    ("flags", "named", "code"),
     [
-        (["--batchh", "4"], "--batchh"),
-        (["--isa"], "--isa"),
-        (["--isa", "sse9"], "sse9"),
-        (["--batch", "many"], "--batch"),
-        (["--describe=1"], "--describe"),
-        (["--ipc", "3"], "--ipc"),
-        (["--ipc", "x,4"], "command"),
-        (["--ipc", "991,992"], "991"),
-        (["--without-kernel", "matmul*:colour=red", "--describe"], "colour"),
-        ([], "--help"),
+        (["--batchh", "4"], "--batchh", ExitCode.USAGE),
+        (["--isa"], "--isa", ExitCode.USAGE),
+        (["--isa", "sse9"], "sse9", ExitCode.USAGE),
+        (["--batch", "many"], "--batch", ExitCode.USAGE),
+        (["--describe=1"], "--describe", ExitCode.USAGE),
+        (["--ipc", "3"], "--ipc", ExitCode.USAGE),
+        (["--ipc", "x,4"], "command", ExitCode.USAGE),
+        (["--ipc", "991,992"], "991", ExitCode.USAGE),
+        ([], "--help", ExitCode.USAGE),
+        (["--isa", OTHER_ISA], OTHER_ISA, ExitCode.ISA_MISSING),
+        (
+            ["--without-kernel", "matmul*:colour=red", "--describe"],
+            "colour",
+            ExitCode.CONFIG_REFUSED,
+        ),
     ],
 )
-def test_bad_flag_is_one_clear_sentence(engine_path: Path, flags: list[str], named: str) -> None:
+def test_bad_flag_is_one_clear_sentence(
+    engine_path: Path, flags: list[str], named: str, code: ExitCode
+) -> None:
     result = subprocess.run(
         [engine_path, *flags], capture_output=True, text=True, timeout=30, check=False
     )
-    assert result.returncode == ExitCode.CONFIG_REFUSED
+    assert result.returncode == code
     assert named in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert result.stdout == ""
