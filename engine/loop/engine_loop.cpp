@@ -6,7 +6,6 @@
 
 #include "engine/base/assert.h"
 #include "engine/loop/exit_code.h"
-#include "engine/loop/resident.h"
 
 namespace strata {
 
@@ -153,7 +152,7 @@ void EngineLoop::send_stats_if_due(uint64_t now_us) {
                                   totals.cached_tokens,
                                   totals.output_tokens,
                                   step_ms_,
-                                  resident_bytes()});
+                                  resident_.bytes()});
     stats_us_ = now_us;
     has_changed_ = false;
 }

@@ -13,6 +13,7 @@
 #include "engine/loop/event_sender.h"
 #include "engine/loop/inbox.h"
 #include "engine/loop/intake.h"
+#include "engine/loop/resident.h"
 #include "engine/loop/scheduler.h"
 #include "engine/loop/step_runner.h"
 #include "engine/loop/vitals.h"
@@ -49,6 +50,7 @@ class EngineLoop {
     StepRunner runner_;
     EventSender sender_;
     Effects effects_;
+    ResidentMeter resident_;
     size_t step_bytes_max_;
     std::vector<protocol::ToEngineMessage> messages_;
     size_t next_message_ = 0;
