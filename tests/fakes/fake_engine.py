@@ -30,11 +30,12 @@ from strata_protocol.peer import EnginePeer
 @dataclass
 class Behaviour:
     die_at: str = ""  # launch, hello, offer, plan, progress, ready, submit, tokens
-    die_after: int = 0  # with die_at=tokens: after so many steps
+    die_after: int = 0  # with die_at or stuck_at = tokens: after so many steps
     exit: int | None = None  # how it dies: exit status, or
     signal: int = signal.SIGKILL  # this signal
     silent_at: str = ""  # hello, caps, progress, run: says nothing more from then on
     garbage_at: str = ""  # hello, run: bytes that are no frame
+    stuck_at: str = ""  # submit, tokens: computes no further, but answers PING
     close_at: str = ""  # run: closes the event pipe and stays
     refuse: list[dict[str, str]] = field(default_factory=list)
     modes: list[dict[str, object]] = field(default_factory=list)
@@ -109,8 +110,17 @@ class FakeEngine:
             while True:
                 if not os.read(self.command_fd, 1 << 16):
                     os._exit(ExitCode.PARENT_DIED)
+        if self.b.stuck_at == point:
+            self.answer_pings()
         if self.b.die_at == point:
             self.die()
+
+    def answer_pings(self) -> NoReturn:
+        """What the reader thread does while the compute thread hangs in a step."""
+        while True:
+            message = self.expect()
+            if isinstance(message, m.Ping):
+                self.send(m.Pong(nonce=message.nonce, step=self.step, busy=True))
 
     def die(self) -> NoReturn:
         if self.b.exit is None:
@@ -255,8 +265,8 @@ class FakeEngine:
         if items:
             self.step += 1
             self.send(m.Tokens(step=self.step, items=items))
-            if self.b.die_at == "tokens" and self.step >= self.b.die_after:
-                self.die()
+            if self.step >= self.b.die_after:
+                self.at("tokens")
         for s in finished:
             self.done(s, m.FinishReason.LENGTH)
         return has_work

@@ -118,7 +118,14 @@ def tokens_of(events: list[Event]) -> list[int]:
 RigMaker = Callable[..., "contextlib.AbstractAsyncContextManager[Rig]"]
 
 EAGER = Patience(
-    ping_s=0.05, silence_s=1.0, stall_s=1.0, reap_s=0.3, refuse_s=3.0, drain_s=2.0, term_s=0.3
+    ping_s=0.05,
+    silence_s=1.0,
+    step_s=1.0,
+    stall_s=1.0,
+    reap_s=0.3,
+    refuse_s=3.0,
+    drain_s=2.0,
+    term_s=0.3,
 )
 
 

@@ -113,6 +113,30 @@ async def test_silence_and_garbage_end_the_engine(
         await rig.ready(starts=2)
 
 
+async def test_step_that_never_ends_is_a_hang_although_pings_are_answered(
+    make_rig: RigMaker,
+) -> None:
+    async with make_rig({"stuck_at": "tokens", "die_after": 2}, {}, patience=EAGER) as rig:
+        await rig.ready()
+        begun = await rig.submit([1, 2], max_tokens=9)
+        lost = await collect(begun)
+        assert tokens_of(lost) == [1, 2]
+        assert isinstance(lost[-1], Failed)
+        assert lost[-1].code == "engine_restarted"
+        assert rig.observer.exits[0].exit_class is ExitClass.HANG
+        assert "step 2 has not ended" in rig.observer.exits[0].text
+        await rig.ready(starts=2)
+        assert tokens_of(await collect(await rig.submit([3], max_tokens=1))) == [3]
+
+
+async def test_request_that_never_got_a_token_of_a_stuck_engine_starts_over(
+    make_rig: RigMaker,
+) -> None:
+    async with make_rig({"stuck_at": "submit"}, {}, patience=EAGER) as rig:
+        assert tokens_of(await collect(await rig.submit([4], max_tokens=1))) == [4]
+        assert rig.observer.exits[0].exit_class is ExitClass.HANG
+
+
 @pytest.mark.parametrize(
     ("behaviour", "says"),
     [({"gap": True}, "a gap"), ({"ignore_credit": True}, "credit reaches")],

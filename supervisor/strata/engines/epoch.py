@@ -1,8 +1,8 @@
 """One engine from launch to known exit: process, pipes, handshake, timers.
 
-`run` returns the exit; it never raises for anything the engine does. The timers judge silence
-only: no PROGRESS while loading, no PONG while running. A stopped process (SIGSTOP, debugger) is
-reported and left alone.
+`run` returns the exit; it never raises for anything the engine does. The timers judge what
+`pulse.py` measures: no PROGRESS while loading; no PONG, or a step that does not end, while running.
+A stopped process (SIGSTOP, debugger) is reported and left alone.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ from strata.engines.handshake import (
 from strata.engines.modes import mode_rows
 from strata.engines.port import EngineListener, EngineReady
 from strata.engines.process import EngineProcess, Launch, launch
+from strata.engines.pulse import Pulse
 
 log = logging.getLogger("strata.engine")
 
@@ -68,6 +69,7 @@ class Patience:
 
     ping_s: float = 2.0  # between PINGs
     silence_s: float = 30.0  # no message at all while running: a hang
+    step_s: float = 30.0  # one step, while PONGs say that it still runs: a hang
     stall_s: float = 30.0  # no PROGRESS while loading; the handshake's own, where shorter, wins
     reap_s: float = 0.5  # from the event pipe's end to the exit
     refuse_s: float = 3.0  # from REFUSE to the exit
@@ -108,7 +110,8 @@ class Epoch:
         self._on_changed = on_changed
         self._client = EngineClient(self)
         self._loop = asyncio.get_running_loop()
-        self._heard_s = self._loop.time()
+        # A late PONG is normal on a busy machine, three missing ones in a row are a gap.
+        self._pulse = Pulse(3 * setup.patience.ping_s, self._loop.time())
         self._timer: asyncio.TimerHandle | None = None
         self._nonce = 0
         self._fault: str | None = None
@@ -196,7 +199,7 @@ class Epoch:
     def on_message(self, message: ToSupervisorMessage) -> None:
         if self._fault is not None:
             return
-        self._heard_s = self._loop.time()
+        self._pulse.on_message(message, self._loop.time())
         self.is_stopped = False
         match message:
             case Tokens() | PromptLogprobs() | Stats():
@@ -205,7 +208,7 @@ class Epoch:
                 self.served += message.reason is not FinishReason.ERROR
                 self._listener.on_message(message)
             case Pong():
-                pass
+                pass  # the pulse has it
             case Dying():
                 self._dying = message
                 log.error("the engine is dying: %s: %s", message.code, message.text)
@@ -284,29 +287,35 @@ class Epoch:
             self.fault("it closed its event pipe and did not end")
             return
         if now - due_s > 1.0:
-            self._heard_s = now  # we were late ourselves, so silence proves nothing
+            self._pulse.restart(now)  # we were late ourselves, so silence proves nothing
         is_running = self.handshake.ready is not None
         limit_s = self._patience.silence_s if is_running else self._stall_s()
-        silence_s = now - self._heard_s
-        if silence_s >= limit_s * 0.999:
-            if _is_stopped(process.pid):
-                log.warning("the engine is stopped (SIGSTOP or a debugger); waiting for it")
-                self._heard_s = now
-                self.is_stopped = True
-                self._on_changed()
-            else:
-                self._hang(process, silence_s)
+        hang = self._hang(now, limit_s, is_running=is_running)
+        if hang:
+            if not _is_stopped(process.pid):
+                self._fault = hang
+                log.error("the engine hangs: %s; ending it", hang)
+                process.signal(signal.SIGKILL, Intent.HANG)
                 return
+            log.warning("the engine is stopped (SIGSTOP or a debugger); waiting for it")
+            self._pulse.restart(now)
+            self.is_stopped = True
+            self._on_changed()
         if is_running:
             self._nonce += 1
             self._client.send(Ping(nonce=self._nonce))
         self._arm(self._patience.ping_s if is_running else limit_s)
 
-    def _hang(self, process: EngineProcess, silence_s: float) -> None:
-        what = "message" if self.handshake.ready is not None else self.handshake.waits_for
-        self._fault = f"no {what} for {silence_s:.1f} s"
-        log.error("the engine hangs: %s; ending it", self._fault)
-        process.signal(signal.SIGKILL, Intent.HANG)
+    def _hang(self, now: float, limit_s: float, *, is_running: bool) -> str:
+        """What is wrong, where something is; else empty."""
+        pulse = self._pulse
+        silent_s, stuck_s = pulse.silent_s(now), pulse.stuck_s(now)
+        if silent_s >= limit_s * 0.999:
+            what = "message" if is_running else self.handshake.waits_for
+            return f"no {what} for {silent_s:.1f} s"
+        if is_running and stuck_s >= self._patience.step_s:
+            return f"step {pulse.step} has not ended for {stuck_s:.1f} s"
+        return ""
 
     # --- exit
 
