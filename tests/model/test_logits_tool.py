@@ -85,3 +85,11 @@ def test_no_file(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"gguf\.open") as caught:
         tool.main([str(tmp_path / "none.gguf"), "--tokens", "1"])
     assert "none.gguf" in str(caught.value)
+
+
+@pytest.mark.parametrize("chunk", ["0", "-5", "many"])
+def test_a_chunk_has_rows(path: str, chunk: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        tool.main([path, "--tokens", "1,2", f"--chunk={chunk}"])
+    assert caught.value.code == 2
+    assert "--chunk" in capsys.readouterr().err
