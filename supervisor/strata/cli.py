@@ -95,6 +95,7 @@ async def build_http(
 ) -> web.Application:
     """The HTTP application; reads the model's text part in a thread. Raises ModelDataError."""
     from strata.api.app import ApiLimits, build_app  # noqa: PLC0415
+    from strata.api.operations import OPEN_PATHS  # noqa: PLC0415
 
     text = await asyncio.to_thread(load_text, model)
     return build_app(
@@ -105,7 +106,7 @@ async def build_http(
         api_keys=config.api_keys,
         model_aliases=("default", model.stem, model.name, str(model)),
         extra_routes=routes,
-        open_paths=("/health", "/health/live", "/health/ready"),
+        open_paths=OPEN_PATHS,
     )
 
 

@@ -261,7 +261,7 @@ class _Service:
         """HTTP until cancelled: first health and status only, then the whole application."""
         inputs, config = self._inputs, self._inputs.config
         routes = operations_routes(self._status, self._metrics.render)
-        boot = web.AppRunner(boot_app(routes, self._status), access_log=None, shutdown_timeout=1.0)
+        boot = make_runner(boot_app(routes, self._status, api_keys=config.api_keys), shutdown_s=1.0)
         await boot.setup()
         await web.SockSite(boot, inputs.listener.dup()).start()
         try:

@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 import msgspec
 from aiohttp import web
 
+from strata.api.errors import RETRY_AFTER_MAX_S, ApiError
+from strata.api.middleware import add_request_id, build_middlewares
 from strata.observe.status import Status
 
 JSON = "application/json"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-RETRY_AFTER_MAX_S = 55
+OPEN_PATHS = ("/health", "/health/live", "/health/ready")  # these want no API key
 
 
 def operations_routes(
@@ -71,31 +73,30 @@ def _retry_after_s(status: Status) -> int:
     return int(min(max(wait_s, 1), RETRY_AFTER_MAX_S))
 
 
-def boot_app(routes: Sequence[web.RouteDef], status: Callable[[], Status]) -> web.Application:
+def boot_app(
+    routes: Sequence[web.RouteDef], status: Callable[[], Status], *, api_keys: Sequence[str] = ()
+) -> web.Application:
     """Answers the operations endpoints, and 503 with the reason everywhere else.
 
-    Each answer closes its connection, so that a client's next one reaches the whole application.
+    Keys, request ids and errors are as in the whole application. Each answer closes its
+    connection, so that a client's next one reaches that application.
     """
 
     async def not_yet(request: web.Request) -> web.Response:
-        reason = status().reason or "the service is starting"
-        error = {
-            "message": f"not ready yet: {reason}",
-            "type": "server_error",
-            "param": None,
-            "code": "model_loading",
-        }
-        return web.Response(
-            status=503,
-            body=msgspec.json.encode({"error": error}),
-            content_type=JSON,
-            headers={"Retry-After": "2"},
+        now = status()
+        raise ApiError(
+            503,
+            f"not ready yet: {now.reason or 'the service is starting'}",
+            code="model_loading",
+            retry_after_s=_retry_after_s(now),
         )
 
     async def close_connection(request: web.Request, response: web.StreamResponse) -> None:
         response.force_close()
+        response.headers["Connection"] = "close"  # aiohttp's own headers are made by now
 
-    app = web.Application()
+    app = web.Application(middlewares=build_middlewares(api_keys, OPEN_PATHS))
     app.add_routes([*routes, web.route("*", "/{path:.*}", not_yet)])
+    app.on_response_prepare.append(add_request_id)
     app.on_response_prepare.append(close_connection)
     return app
