@@ -6,6 +6,7 @@ import asyncio
 import gc
 import gzip
 import json
+import logging
 import threading
 from typing import Any
 
@@ -305,6 +306,35 @@ async def test_half_open_and_broken_clients(server: Server) -> None:
         assert answer.split()[1] == b"400", answer
     assert (await server.chat())[0] == 200
     assert len(server.service.specs) == 1
+
+
+async def test_faults_of_clients_are_no_errors_of_the_service(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    headers = {"Content-Encoding": "gzip"}
+    damaged = gzip.compress(b"{}" * 1_000_000)[:-900] + b"x" * 700
+    for data in (b"junk", b"junk" * 20_000, damaged):
+        async with server.http.post(server.url + CHAT, data=data, headers=headers) as response:
+            assert response.status == 400
+            assert check_shape(await response.json())["code"] == "bad_body"
+    chunked = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    ask = b"GET /v1/models HTTP/1.1\r\nHost: x\r\n"
+    for junk in (
+        chunked + b"zz\r\n",
+        b"\x16\x03\x01 no HTTP\r\n\r\n",
+        ask + b"\r\n\x16\x03 none\r\n\r\n",
+        ask + b"no header\r\n\r\n",
+        ask + b"A: " + b"x" * 20_000 + b"\r\n\r\n",
+    ):
+        assert b" 400 " in await raw_request(server, junk)
+    assert caplog.records == []
+    caplog.set_level(logging.DEBUG)
+    await raw_request(server, ask + b"no header\r\n\r\n")
+    assert any("Error handling request" in record.getMessage() for record in caplog.records)
+    assert all(record.levelno == logging.DEBUG for record in caplog.records)
+    logging.getLogger("aiohttp.server").error("other", exc_info=RuntimeError("a bug"))
+    assert caplog.records[-1].levelno == logging.ERROR
 
 
 async def test_silent_connections_are_closed(

@@ -16,6 +16,7 @@ from strata.api.middleware import add_request_id, build_middlewares
 from strata.api.models import ModelEndpoint
 from strata.api.openai_chat import ChatEndpoint
 from strata.api.openai_completions import CompletionEndpoint
+from strata.api.server_log import SERVER_LOG
 from strata.serving.request import Service
 from strata.text.model import TextModel
 
@@ -81,4 +82,5 @@ def make_runner(app: web.Application, *, shutdown_s: float = 60.0) -> web.AppRun
         keepalive_timeout=KEEPALIVE_S,
         shutdown_timeout=shutdown_s,
         access_log=None,
+        logger=SERVER_LOG,
     )
