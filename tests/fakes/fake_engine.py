@@ -47,6 +47,7 @@ class Behaviour:
     gap: bool = False  # the second token of a request gets a wrong offset
     repeat: bool = False  # each step repeats the whole output so far
     error: str = ""  # requests end with this error kind
+    ignore_cancel: bool = False
     ignore_term: bool = False
     ignore_drain: bool = False
     stderr_bytes: int = 0
@@ -133,6 +134,8 @@ class FakeEngine:
         self.at("launch")
         if self.b.ignore_term:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        else:
+            signal.signal(signal.SIGTERM, self.on_term)
         if self.b.stderr_bytes:
             line = b"noise " * 10 + b"\n"
             for _ in range(self.b.stderr_bytes // len(line)):
@@ -187,6 +190,12 @@ class FakeEngine:
         self.at("run")
         return self.serve()
 
+    def on_term(self, _number: int, _frame: object) -> None:
+        """Finishes what runs and ends with status 0, as the real one does."""
+        self.is_draining = True
+        if not self.sequences:
+            os._exit(ExitCode.OK)
+
     def caps(self, offer: m.Offer, plan: m.ModePlan) -> m.Caps:
         batch = m.ModeReport(
             name="batch",
@@ -213,14 +222,18 @@ class FakeEngine:
         match message:
             case m.Submit():
                 self.at("submit")
+                if self.is_draining:
+                    self.refuse_as_draining(message)
+                    return
                 self.sequences[message.rid] = Sequence(
                     message.rid, message.prompt_tokens, list(message.ids), message.params,
                     message.credit,
                 )  # fmt: skip
             case m.Prompt():
-                self.sequences[message.rid].ids += message.ids
-            case m.Cancel():
                 if message.rid in self.sequences:
+                    self.sequences[message.rid].ids += message.ids
+            case m.Cancel():
+                if message.rid in self.sequences and not self.b.ignore_cancel:
                     self.done(self.sequences[message.rid], m.FinishReason.CANCELLED)
             case m.Credit():
                 if message.rid in self.sequences:
@@ -270,6 +283,20 @@ class FakeEngine:
         for s in finished:
             self.done(s, m.FinishReason.LENGTH)
         return has_work
+
+    def refuse_as_draining(self, message: m.Submit) -> None:
+        self.send(
+            m.Done(
+                rid=message.rid,
+                reason=m.FinishReason.ERROR,
+                prompt_tokens=message.prompt_tokens,
+                cached_tokens=0,
+                output_tokens=0,
+                error_kind=m.ErrorKind.OVERLOADED,
+                code="engine_draining",
+                text="as scripted",
+            )
+        )
 
     def done(self, s: Sequence, reason: m.FinishReason, error: m.ErrorKind | None = None) -> None:
         del self.sequences[s.rid]

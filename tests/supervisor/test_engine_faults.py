@@ -12,6 +12,8 @@ import pytest
 from strata.engines.exits import ExitClass
 from strata.engines.owner import EngineState
 from strata.errors import StrictError
+from strata.observe.metrics import Metrics
+from strata.observe.status_source import ServiceFacts, StatusSource
 from strata.serving.request import Failed, Finished, RejectedError
 from strata_protocol.messages import ErrorKind, FinishReason
 
@@ -345,3 +347,41 @@ async def test_drain_answers_what_does_not_finish(make_rig: RigMaker) -> None:
             events = await collect(handle)
             assert isinstance(events[-1], Failed)
             assert events[-1].code == "shutting_down"
+
+
+async def test_deadline_is_kept_by_an_engine_that_ignores_cancel(
+    make_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strata.serving.scheduler.CANCEL_GRACE_S", 0.1)
+    behaviour = {"tokens_max": 1, "ignore_cancel": True}
+    async with make_rig(behaviour, request_timeout_s=0.3) as rig:
+        await rig.ready()
+        events = await collect(await rig.submit([1], max_tokens=9))
+        assert isinstance(events[-1], Failed)
+        assert events[-1].code == "deadline_exceeded"
+        assert tokens_of(await collect(await rig.submit([7], max_tokens=1))) == [7]
+        assert not rig.observer.exits
+
+
+async def test_sigterm_from_outside_loses_no_request(make_rig: RigMaker) -> None:
+    async with make_rig({"tokens_max": 1}, {}) as rig:
+        await rig.ready()
+        running = await rig.submit([1], max_tokens=2)
+        assert tokens_of([await anext(aiter(running))]) == [1]
+        os.kill(rig.pid, signal.SIGTERM)
+        later = [await rig.submit([n], max_tokens=1) for n in (4, 5, 6, 7)]
+        epoch = rig.owner.view.epoch
+        assert epoch is not None
+        await rig.observer.until(lambda: epoch.is_draining)
+        facts = ServiceFacts("m", "m.gguf", 1, "http://x", "run", frozenset(), 0.0, "1")
+        status = StatusSource(facts, rig.owner, rig.service, Metrics())()
+        assert (status.state, status.reason) == (
+            "restarting",
+            "the engine was told to end and finishes what runs",
+        )
+        running.cancel()
+        assert isinstance((await collect(running))[-1], Finished)
+        for n, handle in zip((4, 5, 6, 7), later, strict=True):
+            assert tokens_of(await collect(handle)) == [n]
+        exited = rig.observer.exits[0]
+        assert (exited.exit_class, exited.status) == (ExitClass.EXTERNAL, 0)

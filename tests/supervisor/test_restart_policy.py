@@ -126,7 +126,7 @@ def test_classes_of_exits() -> None:
         (-15, None, ExitClass.EXTERNAL),
         (-11, None, ExitClass.SIGNAL),
         (-6, None, ExitClass.SIGNAL),
-        (0, None, ExitClass.EXIT),
+        (0, None, ExitClass.EXTERNAL),
         (1, None, ExitClass.EXIT),
         (70, None, ExitClass.EXIT),
         (71, None, ExitClass.OOM),

@@ -24,7 +24,15 @@ from strata.serving.request import (
     RequestSpec,
     TokensReady,
 )
-from strata.serving.scheduler import SUBMIT_AHEAD, Deliver, Effect, Fault, Scheduler, Send
+from strata.serving.scheduler import (
+    CANCEL_GRACE_S,
+    SUBMIT_AHEAD,
+    Deliver,
+    Effect,
+    Fault,
+    Scheduler,
+    Send,
+)
 from strata_protocol.messages import (
     Cancel,
     Credit,
@@ -33,6 +41,7 @@ from strata_protocol.messages import (
     FinishReason,
     ModelFacts,
     ModePlan,
+    PromptLogprobs,
     SamplingParams,
     Submit,
     Tokens,
@@ -58,12 +67,20 @@ def scheduler(requests: int = 100, tokens: int = 0, timeout_s: float = 0) -> Sch
     return Scheduler(SchedulerLimits(requests, tokens, timeout_s), NullRecorder(), lambda: 0.5)
 
 
+def draining(rid: int) -> Done:
+    return Done(
+        rid=rid, reason=FinishReason.ERROR, prompt_tokens=1, cached_tokens=0, output_tokens=0,
+        error_kind=ErrorKind.OVERLOADED, code="engine_draining", text="",
+    )  # fmt: skip
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
         self.s = scheduler(requests=6, tokens=200, timeout_s=50)
         self.up = False
+        self.draining = False  # the engine was told to end and has refused a request
         self.writable = True
         self.engine: dict[int, int] = {}  # rid -> tokens produced by this engine
         self.credit: dict[int, int] = {}
@@ -78,6 +95,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             match effect:
                 case Send(Submit() as m):
                     assert self.up
+                    assert not self.draining
                     assert m.rid not in self.engine
                     assert self.got[m.rid] == 0, "what had begun started over"
                     self.engine[m.rid] = 0
@@ -121,7 +139,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.up)
     @rule()
     def lost(self) -> None:
-        self.up = False
+        self.up = self.draining = False
         self.engine.clear()
         self.cancelled.clear()
         self.perform(self.s.on_lost("it died", self.now))
@@ -145,7 +163,21 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.engine[rid] = done + count
         self.perform(self.s.on_tokens(Tokens(step=1, items=items), self.now))
         for rid in chosen:
-            assert self.got[rid] == self.engine[rid]
+            if rid not in self.ended:  # by its deadline, without the engine
+                assert self.got[rid] == self.engine[rid]
+
+    @precondition(lambda self: not all(self.engine.values()))
+    @rule(data=st.data())
+    def refuse(self, data: st.DataObject) -> None:
+        """The engine drains: it sends back what has no token yet."""
+        rid = data.draw(st.sampled_from(sorted(r for r, n in self.engine.items() if not n)))
+        had_ended = rid in self.ended
+        del self.engine[rid]
+        self.draining = True
+        if rid not in self.cancelled:
+            self.submits[rid] -= 1
+        self.perform(self.s.on_done(draining(rid), self.now))
+        assert (rid in self.ended) == (had_ended or rid in self.cancelled)
 
     @precondition(lambda self: bool(self.engine))
     @rule(data=st.data(), error=st.booleans())
@@ -194,15 +226,19 @@ class SchedulerMachine(RuleBasedStateMachine):
     def bounds_hold(self) -> None:
         assert len(self.engine) <= BATCH + SUBMIT_AHEAD
         assert self.s.in_flight == len(self.engine)
-        assert self.s.waiting == len(self.got) - len(self.ended) - len(self.engine)
+        assert self.s.waiting == len(self.got) - len(self.ended.keys() | self.engine.keys())
         assert all(count <= 3 for count in self.submits.values())
-        if self.up and self.writable and len(self.engine) < BATCH + SUBMIT_AHEAD:
+        if (
+            self.up
+            and not self.draining
+            and self.writable
+            and len(self.engine) < BATCH + SUBMIT_AHEAD
+        ):
             assert self.s.waiting == 0, "a place is free and somebody waits"
 
     def teardown(self) -> None:
         failed = Failed(ErrorKind.OVERLOADED, "shutting_down", "")
         self.perform(self.s.end_all(failed, self.now))
-        assert self.s.is_idle
         assert set(self.ended) == set(self.got)
 
 
@@ -378,3 +414,51 @@ def test_deadline_in_the_line_costs_no_computation() -> None:
     assert isinstance(effect.event, Failed)
     assert effect.event.code == "deadline_exceeded"
     assert s.on_ready(facts(), 11) == []
+
+
+def test_cancel_that_the_engine_does_not_answer_ends_in_time() -> None:
+    s = scheduler(timeout_s=10)
+    s.on_ready(facts(batch=1), 0)
+    late, cancelled, waiting = (s.submit(spec(), 0)[0] for _ in range(3))
+    s.submit(spec(), 8)
+    s.cancel(cancelled, 4)
+    assert s.on_tick(4 + CANCEL_GRACE_S - 0.1) == []
+    (effect,) = s.on_tick(4 + CANCEL_GRACE_S)
+    assert isinstance(effect, Deliver)
+    assert isinstance(effect.event, Finished)
+    assert (effect.rid, effect.event.reason) == (cancelled, FinishReason.CANCELLED)
+    assert s.on_tick(10) == [Send(Cancel(rid=late)), Send(Cancel(rid=waiting))]
+    ends = s.on_tick(10 + CANCEL_GRACE_S)
+    assert [e.rid for e in ends if isinstance(e, Deliver)] == [late, waiting]
+    assert all(isinstance(e, Deliver) and isinstance(e.event, Failed) for e in ends)
+    # Its place is taken until the engine lets go, and what it still says of it is no fault.
+    assert (s.in_flight, s.waiting) == (3, 1)
+    assert s.on_tokens(Tokens(step=1, items=[TokensItem(rid=late, offset=0, ids=[1])]), 16) == []
+    assert s.on_prompt_logprobs(PromptLogprobs(rid=late, offset=1, logprobs=[])) == []
+    done = Done(
+        rid=late, reason=FinishReason.CANCELLED, prompt_tokens=1, cached_tokens=0, output_tokens=0
+    )
+    (sent,) = s.on_done(done, 16)
+    assert isinstance(sent, Send)
+    assert isinstance(sent.message, Submit)
+    assert isinstance(s.on_done(done, 16)[-1], Fault)
+
+
+def test_what_a_draining_engine_refuses_waits_for_the_next_in_order() -> None:
+    s = scheduler()
+    s.on_ready(facts(batch=1), 0)
+    rids = [s.submit(spec(), 0)[0] for _ in range(5)]
+    assert [s.on_done(draining(rid), 1) for rid in rids[:3]] == [[], [], []]
+    assert (s.in_flight, s.waiting) == (0, 5)
+    assert s.submit(spec(), 1)[1] == []
+    s.on_lost("it ended", 2)
+    sent = [e.message.rid for e in s.on_ready(facts(batch=3), 3) if isinstance(e, Send)]
+    assert sent == rids
+
+
+def test_end_of_a_drain_makes_late_messages_no_fault() -> None:
+    s = scheduler()
+    s.on_ready(facts(), 0)
+    rid, _ = s.submit(spec(), 0)
+    s.end_all(Failed(ErrorKind.OVERLOADED, "shutting_down", ""), 1)
+    assert s.on_tokens(Tokens(step=1, items=[TokensItem(rid=rid, offset=0, ids=[1])]), 1) == []

@@ -56,7 +56,7 @@ from strata.engines.handshake import (
     Wanted,
 )
 from strata.engines.modes import mode_rows
-from strata.engines.port import EngineListener, EngineReady
+from strata.engines.port import ENGINE_DRAINING, EngineListener, EngineReady
 from strata.engines.process import EngineProcess, Launch, launch
 from strata.engines.pulse import Pulse
 
@@ -101,6 +101,7 @@ class Epoch:
         self.handshake = Handshake(setup.wanted, number)
         self.output = EngineLog(setup.run_dir, number)
         self.is_stopped = False  # by SIGSTOP or a debugger, as seen when it was silent too long
+        self.is_draining = False  # told to end, by us or from outside: it refused a request
         self.served = 0  # requests that finished without an error
         self.refused: Refused | None = None
         self.process: EngineProcess | None = None
@@ -207,6 +208,10 @@ class Epoch:
             case Done():
                 self.served += message.reason is not FinishReason.ERROR
                 self._listener.on_message(message)
+                if message.code == ENGINE_DRAINING and not self.is_draining:
+                    self.is_draining = True
+                    log.warning("the engine was told to end and takes no new requests")
+                    self._on_changed()
             case Pong():
                 pass  # the pulse has it
             case Dying():

@@ -17,7 +17,7 @@ class ExitClass(enum.StrEnum):
     REFUSE = "refuse"  # deterministic: the same start would end the same way
     OOM = "oom"  # memory ran out, or the kernel killed it for memory
     SIGNAL = "signal"  # a fault of its own: SEGV, ABRT, BUS, ILL, ...
-    EXTERNAL = "external"  # killed from outside
+    EXTERNAL = "external"  # killed or told to end from outside
     HANG = "hang"  # no progress; we killed it
     PROTOCOL = "protocol"  # broke the protocol; we killed it
     BOOT = "boot"  # could not be launched at all
@@ -93,6 +93,6 @@ def classify(returncode: int, intent: Intent | None, *, was_oom_kill: bool) -> E
     if returncode == ExitCode.PROTOCOL_BROKEN:
         return ExitClass.PROTOCOL
     if returncode == ExitCode.OK:
-        return ExitClass.EXIT  # nobody asked it to end
+        return ExitClass.EXTERNAL  # SIGTERM that was not ours: it finished what ran
     known = _CODES.get(returncode)
     return ExitClass.EXIT if known is None or known.retryable else ExitClass.REFUSE

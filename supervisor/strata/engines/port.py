@@ -24,6 +24,8 @@ from strata_protocol.messages import (
 
 from strata.engines.modes import ModeRow
 
+ENGINE_DRAINING = "engine_draining"  # code of a DONE: it was told to end and takes nothing new
+
 RunMessage = Tokens | PromptLogprobs | Done | Stats
 
 

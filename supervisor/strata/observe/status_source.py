@@ -125,6 +125,8 @@ class StatusSource:
                 if self.text_problem:
                     return "loading", self.text_problem
                 epoch = view.epoch
+                if epoch is not None and epoch.is_draining:
+                    return "restarting", "the engine was told to end and finishes what runs"
                 if epoch is not None and epoch.is_stopped:
                     return "degraded", "the engine is stopped by a signal or a debugger"
                 if degraded:

@@ -2,7 +2,7 @@
 
     WAITING -> SUBMITTED -> STREAMING -> (terminal: the entry is forgotten)
        ^           |
-       └───────────┘  the engine died before a token came
+       └───────────┘  the engine died or drained before a token came
 
 Only the scheduler changes an entry.
 """
@@ -10,6 +10,7 @@ Only the scheduler changes an entry.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 from strata_protocol.messages import ErrorKind
@@ -38,9 +39,10 @@ class Entry:
     consumed: int = 0  # of them, read by the client's side
     granted: int = CREDIT_WINDOW  # output tokens the engine may produce, absolute
     scored: int = 0  # prompt index up to which logprobs were delivered
-    requeues: int = 0
+    requeues: int = 0  # engines that died with it
     ending: Failed | None = None  # the error that the engine's DONE will be answered with
     is_cancelled: bool = False
+    cancelled_s: float = math.inf  # when the engine was first sent CANCEL
 
     @property
     def key(self) -> str:
@@ -54,7 +56,6 @@ class Entry:
         """Back to the line, as if never submitted. Only before the first token."""
         self.state = RequestState.WAITING
         self.granted = CREDIT_WINDOW
-        self.requeues += 1
 
 
 def deadline_exceeded(timeout_s: float) -> Failed:

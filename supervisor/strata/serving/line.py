@@ -3,7 +3,7 @@ fair between keys. Pure: no clock, no I/O. How long it may get is decided in adm
 
 Fairness is by served tokens: the key with the least tokens served goes first. A key that was
 away re-enters at the level of the least served key that waits, so absence earns no credit.
-Requests that an engine's death sent back stand in front of everyone, in their former order.
+Requests that an engine sent back stand in front of everyone, in their former order.
 """
 
 from __future__ import annotations
@@ -62,6 +62,11 @@ class Line(Generic[W]):
         self._front.extendleft(reversed(entries))
         for entry in entries:
             self._add(entry, 1)
+
+    def push_returned(self, entry: W) -> None:
+        """Puts one request back before all others but those that were put back before it."""
+        self._front.append(entry)
+        self._add(entry, 1)
 
     def pop(self) -> W | None:
         """The next entry to serve, or None."""

@@ -17,7 +17,7 @@ class Recorder(Protocol):
         ...
 
     def on_requeued(self) -> None:
-        """A request whose engine died goes back to the line."""
+        """A request whose engine died or drains goes back to the line."""
         ...
 
     def on_tokens(self, now: float, first_s: list[float], gaps_s: list[float], count: int) -> None:

@@ -1,9 +1,9 @@
 """Decides which request goes to the engine when, and what each message of the engine means for
 its request. Events in, effects out; no I/O and no clock of its own.
 
-Invariants: every accepted request gets exactly one terminal event; what an engine's death found
-without a token starts over unseen, what had begun gets one typed error; a token is delivered
-once, in order, whatever the engine repeats.
+Invariants: every accepted request gets exactly one terminal event, at the latest CANCEL_GRACE_S
+after its CANCEL; what an engine's death or drain found without a token starts over unseen, what
+had begun gets one typed error; a token is delivered once, in order, whatever the engine repeats.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from strata_protocol.messages import (
     Tokens,
 )
 
+from strata.engines.port import ENGINE_DRAINING
 from strata.serving.admission import Admission, Closure, SchedulerLimits
 from strata.serving.entry import CREDIT_WINDOW, Entry, RequestState, deadline_exceeded
 from strata.serving.line import Line
@@ -43,6 +44,7 @@ from strata.serving.request import (
 SUBMIT_AHEAD = 2  # requests sent beyond the batch, so that a freed place is filled at once
 CREDIT_STEP = CREDIT_WINDOW // 2  # credit is renewed in steps of this size
 REQUEUES_MAX = 2
+CANCEL_GRACE_S = 5.0  # from CANCEL to the end without the engine's DONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ class Scheduler:
         self._line: Line[Entry] = Line()
         self._in_flight: dict[int, Entry] = {}  # known to the engine, in order of submission
         self._entries: dict[int, Entry] = {}
-        self._is_up = False
+        self._abandoned: set[int] = set()  # ended here, but the engine has not said DONE
+        self._is_up = False  # takes requests: from READY until it is lost or drains
         self._is_writable = True
         self._next_rid = 1
 
@@ -94,11 +97,8 @@ class Scheduler:
 
     @property
     def in_flight(self) -> int:
-        return len(self._in_flight)
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._entries
+        """Requests that take a place in the engine."""
+        return len(self._in_flight) + len(self._abandoned)
 
     def oldest_wait_s(self, now: float) -> float:
         return max((now - e.arrived_s for e in self._line), default=0.0)
@@ -127,6 +127,7 @@ class Scheduler:
             return []
         entry.is_cancelled = True
         if entry.state is not RequestState.WAITING:
+            entry.cancelled_s = min(entry.cancelled_s, now)
             return [Send(Cancel(rid=rid))]
         self._line.remove(entry)
         return [self._end(entry, self._cancelled(entry), now)]
@@ -144,7 +145,7 @@ class Scheduler:
         return [Send(Credit(rid=rid, upto=upto))]
 
     def on_tick(self, now: float) -> list[Effect]:
-        """Ends what has passed its deadline."""
+        """Ends what has passed its deadline, and what a CANCEL of the engine did not end."""
         effects: list[Effect] = []
         late = [e for e in self._entries.values() if e.deadline_s <= now and e.ending is None]
         for entry in late:
@@ -154,7 +155,13 @@ class Scheduler:
                 effects.append(self._end(entry, failed, now))
             else:
                 entry.ending = failed
-                effects.append(Send(Cancel(rid=entry.rid)))
+                if not entry.is_cancelled:
+                    effects.append(Send(Cancel(rid=entry.rid)))
+                entry.cancelled_s = min(entry.cancelled_s, now)
+        for entry in list(self._in_flight.values()):
+            if now - entry.cancelled_s >= CANCEL_GRACE_S:
+                self._abandoned.add(entry.rid)
+                effects.append(self._end(entry, entry.ending or self._cancelled(entry), now))
         return effects
 
     # --- the engine's life
@@ -186,6 +193,7 @@ class Scheduler:
                 event = entry.ending
             elif entry.state is RequestState.SUBMITTED and entry.requeues < REQUEUES_MAX:
                 entry.reset()
+                entry.requeues += 1
                 again.append(entry)
                 self._recorder.on_requeued()
                 continue
@@ -197,6 +205,7 @@ class Scheduler:
                 event = Failed(ErrorKind.INTERNAL, "engine_restarted", text)
             effects.append(self._end(entry, event, now))
         self._in_flight.clear()
+        self._abandoned.clear()
         self._line.push_front(again)
         return effects
 
@@ -214,6 +223,7 @@ class Scheduler:
         """Answers everything left, for the end of a drain."""
         effects = self._end_waiting(failed, now)
         for entry in list(self._in_flight.values()):
+            self._abandoned.add(entry.rid)
             effects += [Send(Cancel(rid=entry.rid)), self._end(entry, failed, now)]
         self._is_up = False
         return effects
@@ -238,6 +248,8 @@ class Scheduler:
         total = 0
         for item in message.items:
             entry = self._in_flight.get(item.rid)
+            if item.rid in self._abandoned:
+                continue
             if entry is None:
                 return [*effects, Fault(f"TOKENS for request {item.rid}, which is not running")]
             ids, logprobs = item.ids, item.logprobs
@@ -278,6 +290,8 @@ class Scheduler:
 
     def on_prompt_logprobs(self, message: PromptLogprobs) -> list[Effect]:
         entry = self._in_flight.get(message.rid)
+        if message.rid in self._abandoned:
+            return []
         if entry is None:
             return [Fault(f"PROMPT_LOGPROBS for request {message.rid}, which is not running")]
         skip = entry.scored - message.offset if entry.scored else 0
@@ -290,12 +304,19 @@ class Scheduler:
         return [Deliver(message.rid, PromptScored(message.offset + skip, logprobs))]
 
     def on_done(self, message: Done, now: float) -> list[Effect]:
+        if message.code == ENGINE_DRAINING:
+            self._is_up = False
         entry = self._in_flight.get(message.rid)
+        if message.rid in self._abandoned:
+            self._abandoned.remove(message.rid)
+            return self._dispatch(now)
         if entry is None:
             return [Fault(f"DONE for request {message.rid}, which is not running")]
         event: Failed | Finished
         if entry.ending is not None:
             event = entry.ending
+        elif message.code == ENGINE_DRAINING and entry.state is RequestState.SUBMITTED:
+            return self._on_engine_draining(entry, now)
         elif message.reason is FinishReason.ERROR:
             kind = message.error_kind or ErrorKind.INTERNAL
             event = Failed(kind, message.code or kind.value, message.text)
@@ -317,11 +338,22 @@ class Scheduler:
 
     # --- inside
 
+    def _on_engine_draining(self, entry: Entry, now: float) -> list[Effect]:
+        """The engine was told to end and computed nothing: the request waits for the next one.
+        That is not the request's doing, so it does not count as one of its requeues."""
+        if entry.is_cancelled:
+            return [self._end(entry, self._cancelled(entry), now)]
+        del self._in_flight[entry.rid]
+        entry.reset()
+        self._line.push_returned(entry)
+        self._recorder.on_requeued()
+        return []
+
     def _has_place(self) -> bool:
         facts = self._admission.facts
         if facts is None or not (self._is_up and self._is_writable):
             return False
-        return len(self._in_flight) < facts.plan.batch + SUBMIT_AHEAD
+        return self.in_flight < facts.plan.batch + SUBMIT_AHEAD
 
     def _dispatch(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
