@@ -1,14 +1,15 @@
-// Bounds of the values that users and supervisors may ask for. They keep products of sizes within
-// 64 bits; whether a machine can run them is the planner's question.
+// Bounds of the values that users and supervisors may ask for, as the contract between the
+// processes states them (protocol/strata_protocol/limits.py). They keep products of sizes within 64
+// bits; whether a machine can run them is the planner's question.
 #pragma once
 
-#include <cstdint>
+#include "protocol/cpp/codes.h"
 
 namespace strata {
 
-inline constexpr uint32_t kBatchMax = 1024;
-inline constexpr uint32_t kPrefillMax = 8192;
-inline constexpr uint32_t kThreadsMax = 1024;
-inline constexpr uint64_t kKvTokensMax = uint64_t{1} << 30;
+using protocol::kBatchMax;
+using protocol::kKvTokensMax;
+using protocol::kPrefillMax;
+using protocol::kThreadsMax;
 
 }  // namespace strata

@@ -1,15 +1,30 @@
-"""Writes codes.h and codes.cpp: exit codes and fault codes, the same lists as in Python."""
+"""Writes codes.h and codes.cpp: exit codes, fault codes and the largest values of modes, the same
+lists as in Python.
+"""
 
 from __future__ import annotations
 
-from schema.cpp import NOTICE, pascal
+from schema.cpp import NOTICE, cpp_type, pascal
+from schema.describe import Schema
 from strata_protocol.errors import FaultCode
 from strata_protocol.exit_codes import ExitCode
+from strata_protocol.limits import MODE_MAX
 
 
-def header() -> str:
-    out = NOTICE + "// Exit codes of the engine and codes of protocol faults"
-    out += " (protocol/README.md).\n#pragma once\n\n#include <cstdint>\n#include <string_view>\n\n"
+def _mode_limits(schema: Schema) -> str:
+    """A constant for each bounded field of ModePlan, of the field's own type."""
+    plan = next(record for record in schema.records if record.name == "ModePlan")
+    types = {field.name: cpp_type(field.type) for field in plan.fields}
+    return "".join(
+        f"inline constexpr {types[name]} k{pascal(name)}Max = {value};\n"
+        for name, value in MODE_MAX.items()
+    )
+
+
+def header(schema: Schema) -> str:
+    out = NOTICE + "// Exit codes of the engine, codes of protocol faults and the largest values\n"
+    out += "// of modes (protocol/README.md).\n#pragma once\n\n"
+    out += "#include <cstdint>\n#include <string_view>\n\n"
     out += "namespace strata::protocol {\n\n// The engine never exits with 1.\n"
     out += "enum class ExitCode : uint8_t {\n"
     for e in ExitCode:
@@ -20,8 +35,9 @@ def header() -> str:
     out += "bool is_retryable(ExitCode code);\nstd::string_view meaning(ExitCode code);\n\n"
     out += "enum class FaultCode : uint8_t {\n"
     out += "".join(f"{pascal(f.name)},  // {f.value}\n" for f in FaultCode)
-    out += "};\nstd::string_view name(FaultCode code);\n\n}  // namespace strata::protocol\n"
-    return out
+    out += "};\nstd::string_view name(FaultCode code);\n\n"
+    out += "// The largest values of WantedModes and ModePlan.\n" + _mode_limits(schema)
+    return out + "\n}  // namespace strata::protocol\n"
 
 
 def source() -> str:

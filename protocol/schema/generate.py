@@ -27,6 +27,7 @@ from schema.describe import Record, Schema, describe  # noqa: E402
 from strata_protocol import messages  # noqa: E402
 from strata_protocol.errors import FaultCode  # noqa: E402
 from strata_protocol.exit_codes import ExitCode  # noqa: E402
+from strata_protocol.limits import MODE_MAX  # noqa: E402
 from strata_protocol.order import ORDER, Phase  # noqa: E402
 
 CLANG_FORMAT_MAJOR = 19
@@ -74,6 +75,7 @@ def schema_json(schema: Schema) -> str:
         "enums": {e.name: [value for _, value in e.values] for e in schema.enums},
         "records": {r.name: _record_json(r) for r in schema.records},
         "messages": {m.name: _record_json(m) for m in schema.messages},
+        "mode_max": MODE_MAX,
         "order": order,
         "fault_codes": [code.value for code in FaultCode],
         "exit_codes": {
@@ -93,7 +95,7 @@ def generate() -> dict[Path, str]:
     sources = {
         "messages.h": header,
         "messages.cpp": cpp.source(schema),
-        "codes.h": codes.header(),
+        "codes.h": codes.header(schema),
         "codes.cpp": codes.source(),
     }
     files = {PROTOCOL / "cpp" / name: clang_format(text, name) for name, text in sources.items()}

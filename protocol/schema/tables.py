@@ -5,6 +5,7 @@ from __future__ import annotations
 from schema.describe import Field, FieldType, Record, Schema
 from strata_protocol.errors import FaultCode
 from strata_protocol.exit_codes import ExitCode
+from strata_protocol.limits import MODE_MAX
 from strata_protocol.order import ORDER, Phase
 
 BEGIN = "<!-- generated: {} -->"
@@ -83,6 +84,11 @@ def _faults() -> str:
     return "| code | meaning |\n|---|---|\n" + rows
 
 
+def _mode_max() -> str:
+    rows = "\n".join(f"| `{name}` | {value} |" for name, value in MODE_MAX.items())
+    return "| field | largest value |\n|---|---|\n" + rows
+
+
 def _enums(schema: Schema) -> str:
     rows = "\n".join(f"| {e.name} | {', '.join(v for _, v in e.values)} |" for e in schema.enums)
     return "| enum | values |\n|---|---|\n" + rows
@@ -95,6 +101,7 @@ def fill(readme: str, schema: Schema) -> str:
         "messages": _messages(schema),
         "records": _records(schema),
         "enums": _enums(schema),
+        "mode max": _mode_max(),
         "faults": _faults(),
         "exit codes": _exit_codes(),
     }

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+from strata_protocol.limits import BATCH_MAX, KV_TOKENS_MAX, PREFILL_MAX, THREADS_MAX
 
 
 def _default_run_dir() -> str:
@@ -74,7 +75,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     # --- modes
     batch: Annotated[
         int,
-        Meta(ge=1, le=256, description="sequences that may share a step", extra={"group": "modes"}),
+        Meta(
+            ge=1,
+            le=BATCH_MAX,
+            description="sequences that may share a step",
+            extra={"group": "modes"},
+        ),
     ] = 8
     max_context: Annotated[
         int,
@@ -93,7 +99,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            le=65_536,
+            le=PREFILL_MAX,
             description="prompt rows a step may carry beside the decode rows",
             extra={"group": "modes"},
         ),
@@ -106,7 +112,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            le=1024,
+            le=THREADS_MAX,
             description="compute threads; 0: one per usable core",
             extra={"group": "modes"},
         ),
@@ -115,7 +121,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            le=1 << 40,
+            le=KV_TOKENS_MAX,
             description="size of the KV pool in tokens; 0: from batch, context and memory",
             extra={"group": "modes"},
         ),

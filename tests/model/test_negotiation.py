@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import strata_engine_testing as engine
+from strata_protocol.limits import BATCH_MAX, KV_TOKENS_MAX, PREFILL_MAX, THREADS_MAX
 
 from tools.synth_model import Shape, write_model
 
@@ -167,12 +168,12 @@ def test_unreadable_quarantine(path: str, entry: str) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "text"),
     [
-        ("batch", 1025, "allowed are 1 to 1024"),
-        ("prefill", 8193, "allowed are 1 to 8192"),
-        ("threads", 1025, "allowed are 1 to 1024"),
+        ("batch", BATCH_MAX + 1, f"allowed are 1 to {BATCH_MAX}"),
+        ("prefill", PREFILL_MAX + 1, f"allowed are 1 to {PREFILL_MAX}"),
+        ("threads", THREADS_MAX + 1, f"allowed are 1 to {THREADS_MAX}"),
         ("kv", "q8", "allowed are auto, f16 and f32"),
         ("activations", "fp8", "allowed are auto, int8 and f32"),
-        ("kv_tokens", (1 << 30) + 1, "allowed are"),
+        ("kv_tokens", KV_TOKENS_MAX + 1, f"to {KV_TOKENS_MAX}"),
     ],
 )
 def test_wanted_values_out_of_range(path: str, option: str, value: object, text: str) -> None:

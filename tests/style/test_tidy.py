@@ -23,7 +23,7 @@ CPP_LAYERS: dict[str, set[str]] = {
     "engine/quant": {"engine/base"},
     "engine/gguf": {"engine/base", "engine/quant"},
     "engine/model": {"engine/base", "engine/quant", "engine/gguf", "engine/plan"},
-    "engine/plan": {"engine/base", "engine/quant", "engine/gguf", "engine/model"},
+    "engine/plan": {"engine/base", "engine/quant", "engine/gguf", "engine/model", "protocol/cpp"},
     "engine/backend": {"engine/base", "engine/quant", "engine/gguf", "engine/model", "engine/plan"},
     "engine/cpu": {"engine/base", "engine/quant", "engine/plan", "engine/backend"},
     "engine/state": {"engine/base", "engine/plan", "engine/backend"},

@@ -9,6 +9,7 @@ from strata import cli
 from strata.config import Config
 from strata.config_source import fields, load, parse, read_toml
 from strata.errors import ConfigError
+from strata_protocol.limits import MODE_MAX
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
@@ -22,6 +23,9 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
     [
         (["--batch", "400"], "batch = 400 is not allowed; allowed: a whole number from 1 to 256"),
         (["--batch", "0"], "from 1 to 256"),
+        (["--prefill", str(MODE_MAX["prefill"] + 1)], f"from 1 to {MODE_MAX['prefill']}"),
+        (["--threads", str(MODE_MAX["threads"] + 1)], f"from 0 to {MODE_MAX['threads']}"),
+        (["--kv-tokens", str(MODE_MAX["kv_tokens"] + 1)], f"from 0 to {MODE_MAX['kv_tokens']}"),
         (["--batch", "many"], "batch = 'many'"),
         (["--port", "70000"], "from 0 to 65535"),
         (["--drain-s", "nan"], "a number from 0 to 3600"),
