@@ -162,15 +162,14 @@ async def _ask(spec: Launch, offer: Offer) -> tuple[Hello, Caps]:
 
 async def _first_of(answer: _Answer, process: EngineProcess) -> Caps | Refuse | str:
     """The answer, or what became of the engine instead."""
-    exited = asyncio.ensure_future(process.wait())
-    waits: set[asyncio.Future[Any]] = {exited, answer.done}
-    try:
+    async with asyncio.TaskGroup() as tasks:
+        exited = tasks.create_task(process.wait(), name="engine exit")
+        waits: set[asyncio.Future[Any]] = {exited, answer.done}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HELLO_STALL_S + STALL_S):
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 if not answer.done.done():
                     await asyncio.wait({answer.done}, timeout=0.5)  # said before it ended
-    finally:
         exited.cancel()
     if answer.done.done():
         return answer.done.result()

@@ -291,13 +291,14 @@ class _Service:
             load.waiting,
             config.drain_s,
         )
-        drained = asyncio.ensure_future(self._service.drain(config.drain_s))
-        hurried = asyncio.ensure_future(self._second_signal.wait())
-        await asyncio.wait({drained, hurried}, return_when=asyncio.FIRST_COMPLETED)
-        hurried.cancel()
-        if not drained.done():
-            drained.cancel()
-            self._service.end_all()
+        async with asyncio.TaskGroup() as tasks:
+            drained = tasks.create_task(self._service.drain(config.drain_s), name="drain")
+            hurried = tasks.create_task(self._second_signal.wait(), name="second signal")
+            await asyncio.wait({drained, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            hurried.cancel()
+            if not drained.done():
+                drained.cancel()
+                self._service.end_all()
 
     async def _close_status(self, server: asyncio.Server) -> None:
         server.close()
