@@ -21,6 +21,7 @@ $(VENV)/tools: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Strata needs Python 3.11 or later; this is " + sys.version.split()[0] + " (set PYTHON=...)" if sys.version_info < (3, 11) else 0)'
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "Python's venv module is missing (Debian: apt-get install python3-venv)"; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || { echo "a C++20 compiler is missing (Debian: apt-get install g++)"; exit 1; }
+	@echo "setting up $(VENV) (build tools and development packages)"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet "scikit-build-core>=0.10" "pybind11>=2.12" "cmake>=3.22" ninja
@@ -28,6 +29,7 @@ $(VENV)/tools: pyproject.toml
 	@touch $@
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES)
+	@echo "building the engine and installing into $(VENV): 2 to 5 minutes the first time"
 	$(BIN)/python -m pip install --quiet --no-build-isolation -C cmake.define.STRATA_WERROR=ON .
 	@touch $@
 

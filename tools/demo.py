@@ -17,8 +17,13 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import aiohttp
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN_DIR = ROOT / ".demo"
@@ -30,7 +35,8 @@ QUESTIONS = [
     "Explain in one sentence what a compiler does.",
 ]
 READY = re.compile(r"ready: (http://\S+)/v1")
-STEP_TIMEOUT_S = 120
+PIECES_PER_LINE = 12
+DEMO_TIMEOUT_S = 120
 
 
 @dataclass
@@ -38,6 +44,7 @@ class Chat:
     question: str
     text: str = ""
     tokens: int = 0
+    first_s: float = 0.0  # from sending to the first text
     ended: str = ""  # how the stream ended: a finish reason or an error code
     first_token: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -46,8 +53,52 @@ def say(title: str) -> None:
     print(f"\n=== {title}", flush=True)
 
 
-async def stream(session: aiohttp.ClientSession, base: str, chat: Chat) -> None:
+class Screen:
+    """Four streams at once: a live table on a terminal, else a line per dozen pieces of text."""
+
+    def __init__(self, chats: list[Chat]) -> None:
+        self._chats = chats
+        self._console = Console(highlight=False)
+        self._live = Live(self._table(), console=self._console, refresh_per_second=20)
+        self._shown = [0] * len(chats)
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.update(self._table())
+            self._live.stop()
+            return
+        for chat in self._chats:
+            print(f"  > {chat.question}\n    {short(chat.text)}  [{chat.ended}]", flush=True)
+
+    def update(self, chat: Chat) -> None:
+        if self._console.is_terminal:
+            self._live.update(self._table())
+        elif chat.tokens % PIECES_PER_LINE == 0:
+            index = self._chats.index(chat)
+            piece = " ".join(chat.text[self._shown[index] :].split())
+            self._shown[index] = len(chat.text)
+            print(f"  [{index + 1}] ... {piece}", flush=True)
+
+    def _table(self) -> Table:
+        table = Table("question", "answer, as it streams", "ended", box=None, pad_edge=False)
+        for chat in self._chats:
+            table.add_row(Text(chat.question), Text(short(chat.text)), Text(chat.ended))
+        return table
+
+
+def short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 150 else line[:150] + "..."
+
+
+async def stream(session: aiohttp.ClientSession, base: str, chat: Chat, screen: Screen) -> None:
     """Reads one streamed chat to its end and records how it ended."""
+    sent = time.perf_counter()
     body = {
         "model": "smollm2",
         "messages": [{"role": "user", "content": chat.question}],
@@ -71,7 +122,9 @@ async def stream(session: aiohttp.ClientSession, base: str, chat: Chat) -> None:
                     if text:
                         chat.text += text
                         chat.tokens += 1
+                        chat.first_s = chat.first_s or time.perf_counter() - sent
                         chat.first_token.set()
+                        screen.update(chat)
     except aiohttp.ClientPayloadError:
         chat.ended = chat.ended or "connection closed"
     finally:
@@ -79,22 +132,16 @@ async def stream(session: aiohttp.ClientSession, base: str, chat: Chat) -> None:
 
 
 async def chats(session: aiohttp.ClientSession, base: str) -> list[Chat]:
-    """Four chats at once, printed when all have ended."""
+    """Four chats at once, shown as they stream."""
     running = [Chat(q) for q in QUESTIONS]
     started = time.perf_counter()
-    await asyncio.gather(*(stream(session, base, c) for c in running))
+    with Screen(running) as screen:
+        await asyncio.gather(*(stream(session, base, c, screen) for c in running))
     seconds = time.perf_counter() - started
-    show(running)
     total = sum(c.tokens for c in running)
-    print(f"  4 chats at once: {total} chunks in {seconds:.2f} s")
+    first_s = max(c.first_s for c in running)
+    print(f"  {total} pieces of text in {seconds:.2f} s, the last first one after {first_s:.2f} s")
     return running
-
-
-def show(ended: list[Chat]) -> None:
-    for chat in ended:
-        text = " ".join(chat.text.split())
-        shown = text if len(text) <= 150 else text[:150] + "..."
-        print(f"  > {chat.question}\n    {shown}  [{chat.ended}]")
 
 
 async def status(session: aiohttp.ClientSession, base: str) -> dict[str, object]:
@@ -142,12 +189,12 @@ async def boot() -> tuple[asyncio.subprocess.Process, str, asyncio.Task[None]]:
 async def interrupted(session: aiohttp.ClientSession, base: str, engine_pid: int) -> list[Chat]:
     """Four chats whose engine is killed once each has its first token."""
     running = [Chat(q) for q in QUESTIONS]
-    tasks = [asyncio.create_task(stream(session, base, c)) for c in running]
-    await asyncio.gather(*(c.first_token.wait() for c in running))
-    print(f"  kill -9 {engine_pid}", flush=True)
-    os.kill(engine_pid, signal.SIGKILL)
-    await asyncio.gather(*tasks)
-    show(running)
+    with Screen(running) as screen:
+        tasks = [asyncio.create_task(stream(session, base, c, screen)) for c in running]
+        await asyncio.gather(*(c.first_token.wait() for c in running))
+        os.kill(engine_pid, signal.SIGKILL)
+        await asyncio.gather(*tasks)
+    print(f"  that was kill -9 {engine_pid}: what had begun got one typed error")
     return running
 
 
@@ -199,4 +246,4 @@ async def demo() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(asyncio.wait_for(demo(), STEP_TIMEOUT_S))
+    asyncio.run(asyncio.wait_for(demo(), DEMO_TIMEOUT_S))
