@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 from strata.text import chat_template
 from strata.text.chat_template import ChatMessage, ChatTemplate
 from strata.text.control_guard import ControlGuard
@@ -161,6 +162,84 @@ def test_what_templates_may_use() -> None:
 def test_failures_are_the_templates(source: str, what: str) -> None:
     with pytest.raises(TemplateError, match=what):
         render(source)
+
+
+BIG = "{% set big = 'x' * 1000000 %}"
+MANY = "{% set many = ['x' * 1000] * 1000000 %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a'.ljust(9999999999) }}",
+        "{{ 'a'.rjust(9999999999) }}",
+        "{{ 'a'.center(9999999999) }}",
+        "{{ 'a'.zfill(9999999999) }}",
+        "{{ '\\t'.expandtabs(9999999999) }}",
+        "{{ '\\t'.expandtabs(tabsize=9999999999) }}",
+        "{{ ('a' | attr('ljust'))(9999999999) }}",
+        "{{ (1).to_bytes(9999999999, 'big') }}",
+        "{{ 'a'.translate({97: 'x'}) }}",
+        "{{ '%9999999999d' % 1 }}",
+        "{{ '%.9999999999f' % 1 }}",
+        "{{ '%*d' % (9999999999, 1) }}",
+        "{{ '%.*f' % (9999999999, 1) }}",
+        "{{ '%-5.*f' % (9999999999, 1) }}",
+        "{{ '%(a(b))9999999999d' % {'a(b)': 1} }}",
+        "{{ '%9999999999d'.encode() % 1 }}",
+        "{{ '%9999999999d' | format(1) }}",
+        "{{ '%(a)9999999999d' | format(a=1) }}",
+        "{{ ['%9999999999d'] | map('format', 1) | list }}",
+        "{{ '{:9999999999}'.format(1) }}",
+        "{{ '{:{}}'.format(1, 9999999999) }}",
+        "{{ '{a:{b}}'.format_map({'a': 1, 'b': 9999999999}) }}",
+        "{{ 'a' | center(9999999999) }}",
+        "{{ 'a' | center(width=9999999999) }}",
+        "{{ 'a' | indent(9999999999, true) }}",
+        "{{ [1] | batch(9999999999, 0) | list }}",
+        "{{ 1.5 | round(9999999999, 'floor') }}",
+        "{{ {'a': 1} | tojson(indent=9999999999) }}",
+        "{{ 'a'.encode() * 9999999999 }}",
+        "{{ (2 ** 64) ** 2 }}",
+        "{% set n = namespace(x=3) %}{% for i in range(60) %}{% set n.x = n.x * n.x %}{% endfor %}",
+        BIG + "{{ big.replace('x', big) }}",
+        BIG + "{{ big | replace('', big) }}",
+        BIG + "{{ big.join(big) }}",
+        BIG + "{{ big | join(big) }}",
+        BIG + "{{ big.encode().replace('x'.encode(), big.encode()) }}",
+        BIG + "{{ ('%(a)s' * 1000) % {'a': big} }}",
+        BIG + "{{ ('{0}' * 1000).format(big) }}",
+        BIG + "{% set n = namespace(x=big) %}"
+        "{% for i in range(60) %}{% set n.x = n.x + n.x %}{% endfor %}",
+        BIG + "{% set n = namespace(x=big) %}"
+        "{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+        MANY + "{{ ''.join(many) }}",
+        MANY + "{{ many | join }}",
+    ],
+)
+def test_one_operation_makes_no_huge_result(source: str) -> None:
+    """Refused before the work: none of these could be interrupted, most would need gigabytes."""
+    with pytest.raises(TemplateError, match=r"exceeds|not available|not a number up to"):
+        render(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ 'a'.ljust(3) }}|{{ 'a' | center(3) }}|{{ '7'.zfill(3) }}", "a  | a |007"),
+        ("{{ '%05.1f %s%%' % (2.25, 'x') }} {{ 7 % 4 }} {{ '%s' | format('y') }}", "002.2 x% 3 y"),
+        ("{{ '**%s**' % 'a' }}{{ '%(k)s' | format(k=1) }}", "**a**1"),
+        ("{{ '{:>3}{a}'.format(1, a=2) }}{{ '{a}'.format_map({'a': 3}) }}", "  123"),
+        ("{{ [1, 2] | join('-') }}{{ '+'.join(['a', 'b']) }}{{ [{'a': 1}] | join(',', 'a') }}",
+         "1-2a+b1"),
+        ("{{ 'aab' | replace('a', 'x', 1) }}{{ 'aab'.replace('a', 'y') }}", "xabyyb"),
+        ("{{ 'a\nb' | indent(2) }}{{ 2.55 | round(1) }}{{ 'a' ~ 1 ~ none }}", "a\n  b2.5a1None"),
+        ("{{ [1, 2, 3] | batch(2, 0) | list }}{{ [1] + [2] }}", "[[1, 2], [3, 0]][1, 2]"),
+    ],
+)  # fmt: skip
+def test_bounded_operations_do_what_they_did(source: str, text: str) -> None:
+    assert render(source) == text
+    assert ImmutableSandboxedEnvironment().from_string(source).render() == text
 
 
 def test_endless_templates_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:

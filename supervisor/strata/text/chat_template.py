@@ -1,33 +1,26 @@
 """Renders the Jinja chat template that a model file carries.
 
-The template comes from a file of unknown origin, so it runs in Jinja's immutable sandbox, with
-bounds on its time, its output and the sizes it can ask for in one operation. `render` is meant for
-a worker thread: however the template behaves, the event loop goes on, and the thread comes back
-after `RENDER_S`. What is not bounded is memory that a template piles up piece by piece meanwhile.
+The template comes from a file of unknown origin, so it runs in a sandbox that bounds what it can
+ask for in one operation (`template_sandbox.py`), with bounds on its time and its output. `render`
+is meant for a worker thread: however the template behaves, the event loop goes on, and the thread
+comes back after `RENDER_S`. What is not bounded is memory that a template piles up piece by piece
+meanwhile.
 """
 
 from __future__ import annotations
 
 import ctypes
-import datetime
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import jinja2
-from jinja2 import nodes
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from strata.text.errors import TemplateError
+from strata.text.template_sandbox import TemplateSandbox
 
 RENDER_S = 5.0
 OUTPUT_CHARS_MAX = 32 * 1024 * 1024
-REPEAT_MAX = 1_000_000  # length of a repeated string or list
-POWER_MAX = 64  # exponent of **
 
 ROLES = ("system", "user", "assistant", "tool")
 TemplateValue = str | int | float | bool | None
@@ -48,11 +41,8 @@ class ChatTemplate:
     def __init__(self, source: str, *, bos_token: str, eos_token: str) -> None:
         """Raises TemplateError when the template is not valid Jinja."""
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
-        environment = _Sandbox(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
-        )
         try:
-            self._template = environment.from_string(source)
+            self._template = TemplateSandbox().from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise TemplateError(f"the model's chat template is not valid: {error}") from error
 
@@ -97,66 +87,6 @@ class ChatTemplate:
                 f"the chat template failed: {type(error).__name__}: {error}"
             ) from error
         return "".join(out)
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """The environment that chat templates are written for."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def __init__(self, **options: object) -> None:
-        super().__init__(**options)
-        self.filters["tojson"] = _to_json
-        self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = _strftime_now
-
-    def call_binop(
-        self, context: jinja2.runtime.Context, operator: str, left: object, right: object
-    ) -> object:
-        if operator == "**":
-            if not isinstance(right, int | float) or abs(right) > POWER_MAX:
-                raise SecurityError(f"the exponent {right!r} exceeds {POWER_MAX}")
-            if isinstance(left, int) and left.bit_length() > POWER_MAX:
-                raise SecurityError(f"the base of ** exceeds {POWER_MAX} bits")
-        elif operator == "*":
-            for many, times in ((left, right), (right, left)):
-                if (
-                    isinstance(many, str | list | tuple)
-                    and isinstance(times, int)
-                    and len(many) * times > REPEAT_MAX
-                ):
-                    raise SecurityError(f"a repetition exceeds {REPEAT_MAX} elements")
-        return super().call_binop(context, operator, left, right)
-
-
-class _GenerationTag(Extension):
-    """`{% generation %}` marks the assistant's words for training; here it is transparent."""
-
-    tags = {"generation"}  # noqa: RUF012  # Jinja's own convention
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,  # the signature templates call
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _raise_exception(message: object) -> None:
-    raise TemplateError(str(message)[:1000])
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.datetime.now().astimezone().strftime(form)
 
 
 class _RenderTimeout(BaseException):
