@@ -86,6 +86,9 @@ def print_status(console: Console, status: Status) -> None:
         text += f" (oldest {load.oldest_wait_s:.1f} s)"
     text += f"  kv pages {load.kv_pages_used} used, {load.kv_pages_cached} cached"
     text += f" of {load.kv_pages_total}  {load.tokens_per_s:.1f} tok/s"
+    if load.prompt_tokens:
+        share = 100 * load.cached_tokens / load.prompt_tokens
+        text += f"  prefix cache {share:.0f} % of {load.prompt_tokens} prompt tokens"
     if load.ttft_p50_s is not None and load.ttft_p95_s is not None:
         text += f"  first token p50/p95 {load.ttft_p50_s:.2f}/{load.ttft_p95_s:.2f} s"
     line("load", text)

@@ -73,6 +73,7 @@ class FakeEngine:
         self.inbox: deque[ToEngineMessage] = deque()
         self.sequences: dict[int, Sequence] = {}
         self.step = 0
+        self.prompt_total = self.output_total = 0
         self.is_draining = False
 
     # --- pipes
@@ -300,6 +301,23 @@ class FakeEngine:
 
     def done(self, s: Sequence, reason: m.FinishReason, error: m.ErrorKind | None = None) -> None:
         del self.sequences[s.rid]
+        self.prompt_total += s.prompt_tokens
+        self.output_total += s.produced
+        self.send(
+            m.Stats(
+                step=self.step,
+                running=len(self.sequences),
+                waiting=0,
+                kv_pages_used=2,
+                kv_pages_cached=1,
+                kv_pages_total=32,
+                prompt_tokens=self.prompt_total,
+                cached_tokens=self.prompt_total // 2,
+                output_tokens=self.output_total,
+                step_ms=1.5,
+                rss_bytes=4096,
+            )
+        )
         self.send(
             m.Done(
                 rid=s.rid,

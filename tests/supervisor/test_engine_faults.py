@@ -13,11 +13,17 @@ from strata.engines.exits import ExitClass
 from strata.engines.owner import EngineState
 from strata.errors import StrictError
 from strata.observe.metrics import Metrics
+from strata.observe.status import Status
 from strata.observe.status_source import ServiceFacts, StatusSource
 from strata.serving.request import Failed, Finished, RejectedError
 from strata_protocol.messages import ErrorKind, FinishReason
 
-from tests.supervisor.conftest import EAGER, RigMaker, collect, tokens_of
+from tests.supervisor.conftest import EAGER, Rig, RigMaker, collect, tokens_of
+
+
+def status_of(rig: Rig) -> Status:
+    facts = ServiceFacts("m", "m.gguf", 1, "http://x", "run", frozenset(), 0.0, "1")
+    return StatusSource(facts, rig.owner, rig.service, Metrics())()
 
 
 async def test_tokens_come_in_order_and_end_once(make_rig: RigMaker) -> None:
@@ -30,6 +36,15 @@ async def test_tokens_come_in_order_and_end_once(make_rig: RigMaker) -> None:
         assert sum(isinstance(e, Finished | Failed) for e in events) == 1
         assert rig.service.facts is not None
         assert rig.service.facts.plan.batch == 4
+
+
+async def test_status_shows_what_the_engine_counts(make_rig: RigMaker) -> None:
+    async with make_rig() as rig:
+        for _ in range(2):
+            await collect(await rig.submit([1, 2, 3, 4], max_tokens=3))
+        load = status_of(rig).load
+        assert (load.kv_pages_used, load.kv_pages_cached, load.kv_pages_total) == (2, 1, 32)
+        assert (load.prompt_tokens, load.cached_tokens, load.output_tokens) == (8, 4, 6)
 
 
 async def test_long_prompt_travels_in_chunks(make_rig: RigMaker) -> None:
@@ -141,7 +156,7 @@ async def test_request_that_never_got_a_token_of_a_stuck_engine_starts_over(
 
 @pytest.mark.parametrize(
     ("behaviour", "says"),
-    [({"gap": True}, "a gap"), ({"ignore_credit": True}, "credit reaches")],
+    [({"gap": True}, "only 1 came before"), ({"ignore_credit": True}, "credit reaches")],
 )
 async def test_lost_tokens_and_overrun_credit_are_faults(
     make_rig: RigMaker, behaviour: dict[str, object], says: str
@@ -373,8 +388,7 @@ async def test_sigterm_from_outside_loses_no_request(make_rig: RigMaker) -> None
         epoch = rig.owner.view.epoch
         assert epoch is not None
         await rig.observer.until(lambda: epoch.is_draining)
-        facts = ServiceFacts("m", "m.gguf", 1, "http://x", "run", frozenset(), 0.0, "1")
-        status = StatusSource(facts, rig.owner, rig.service, Metrics())()
+        status = status_of(rig)
         assert (status.state, status.reason) == (
             "restarting",
             "the engine was told to end and finishes what runs",

@@ -133,6 +133,7 @@ async def test_serves_shows_and_drains(tmp_path: Path) -> None:
         code, text = await command("status", "--run-dir", run_dir)
         assert code == 0
         assert "READY" in text
+        assert "prefix cache 50 % of" in text
         assert f"pid {await s.engine_pid()}" in text
         code, text = await command("status", "--run-dir", run_dir, "--json")
         assert json.loads(text)["state"] == "ready"
@@ -308,7 +309,7 @@ async def test_drain_finishes_streams_and_refuses_new_requests(tmp_path: Path) -
             async with await s.complete() as refused:
                 assert refused.status == 503
                 assert (await refused.json())["error"]["code"] == "draining"
-            s.process.send_signal(signal.SIGTERM)  # a second one: now
+            s.process.send_signal(signal.SIGINT)  # a second one: now
             rest = await until_cut(stuck)
             assert rest.count(b"shutting_down") == 1
             assert b"[DONE]" not in rest

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
+from strata_protocol.errors import ProtocolFault
 from strata_protocol.messages import (
     Cancel,
     Credit,
@@ -24,6 +25,7 @@ from strata_protocol.messages import (
     Timings,
     Tokens,
 )
+from strata_protocol.streams import new_tokens
 
 from strata.engines.port import ENGINE_DRAINING
 from strata.serving.admission import Admission, Closure, SchedulerLimits
@@ -252,18 +254,11 @@ class Scheduler:
                 continue
             if entry is None:
                 return [*effects, Fault(f"TOKENS for request {item.rid}, which is not running")]
-            ids, logprobs = item.ids, item.logprobs
-            skip = entry.received - item.offset
-            if skip < 0:
-                return [
-                    *effects,
-                    Fault(
-                        f"TOKENS of request {item.rid} start at {item.offset},"
-                        f" but {entry.received} have come: a gap"
-                    ),
-                ]
-            if skip:
-                ids, logprobs = ids[skip:], logprobs[skip:]
+            try:
+                ids = new_tokens(entry.received, item.offset, item.ids)
+            except ProtocolFault as fault:
+                return [*effects, Fault(f"request {item.rid}: {fault.text}")]
+            logprobs = item.logprobs[len(item.ids) - len(ids) :]
             count = len(ids)
             if not count:
                 continue
