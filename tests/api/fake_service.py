@@ -38,7 +38,7 @@ def facts(context: int = 256, batch: int = 8) -> EngineFacts:
         threads=1,
         kv_tokens=context * batch,
     )
-    return EngineFacts(ModelFacts(architecture="llama", name="tiny"), plan, page_tokens=16)
+    return EngineFacts(ModelFacts(architecture="llama", name="tiny"), plan)
 
 
 def finished(

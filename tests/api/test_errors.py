@@ -359,7 +359,6 @@ async def test_many_idle_connections(server: Server) -> None:
     [
         (ErrorKind.OVERLOADED, "queue_full", 2.3, 503, ("true", "3", "2300")),
         (ErrorKind.OVERLOADED, "engine_starting", 500.0, 503, ("true", "55", "55000")),
-        (ErrorKind.OVERLOADED, "quota_exceeded", 1.0, 429, ("true", "1", "1000")),
         (ErrorKind.INVALID_REQUEST, "context_length_exceeded", None, 400, ("false", None, None)),
         (ErrorKind.UNSUPPORTED, "mode", None, 400, ("false", None, None)),
     ],

@@ -56,7 +56,7 @@ def facts(batch: int = BATCH, max_context: int = 100, kv_tokens: int = 300) -> E
         batch=batch, max_context=max_context, kv="f16", prefill=8, activations="f32", threads=1,
         kv_tokens=kv_tokens,
     )  # fmt: skip
-    return EngineFacts(ModelFacts(), plan, 32)
+    return EngineFacts(ModelFacts(), plan)
 
 
 def spec(prompt: int = 1, key: str = "", max_tokens: int = 1000) -> RequestSpec:

@@ -109,7 +109,7 @@ _REACTIONS: dict[ErrorKind, tuple[int, bool]] = {
     ErrorKind.INTERNAL: (500, True),
 }
 # Codes whose meaning HTTP has a closer status for.
-_CODE_STATUS = {"quota_exceeded": 429, "deadline_exceeded": 504}
+_CODE_STATUS = {"deadline_exceeded": 504}
 
 
 def _from_kind(kind: ErrorKind, code: str, text: str, retry_after_s: float | None) -> ApiError:

@@ -49,7 +49,6 @@ from strata.engines.handshake import (
     BecameReady,
     Handshake,
     HandshakeMessage,
-    LoadProgressed,
     Refused,
     SendOffer,
     SendPlan,
@@ -243,8 +242,6 @@ class Epoch:
                     self._client.send(offer)
                 case SendPlan(plan):
                     self._client.send(plan)
-                case LoadProgressed():
-                    pass
                 case BecameReady(ready):
                     self._on_ready(ready)
                 case Refused():
@@ -260,7 +257,7 @@ class Epoch:
         self._arm(self._patience.ping_s)
         self._on_changed()
         rows = mode_rows(caps, ready, self.handshake.probes)
-        self._listener.on_ready(EngineReady(caps.model, caps, ready, rows), self)
+        self._listener.on_ready(EngineReady(caps.model, ready, rows), self)
 
     def _refuse(self, refused: Refused) -> None:
         self.refused = refused

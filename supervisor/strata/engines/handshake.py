@@ -54,14 +54,6 @@ class SendPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadProgressed:
-    phase: str
-    done: int
-    total: int
-    unit: str
-
-
-@dataclass(frozen=True, slots=True)
 class BecameReady:
     ready: Ready
 
@@ -74,7 +66,7 @@ class Refused:
     is_strict: bool = False
 
 
-HandshakeEffect = SendOffer | SendPlan | LoadProgressed | BecameReady | Refused
+HandshakeEffect = SendOffer | SendPlan | BecameReady | Refused
 
 
 class Handshake:
@@ -114,10 +106,10 @@ class Handshake:
                 return self._on_caps(message)
             case Progress():
                 self.progress = message
-                return [LoadProgressed(message.phase, message.done, message.total, message.unit)]
+                return []
             case Probe():
                 self.probes.append(message)
-                return [LoadProgressed(f"probe {message.mode}", 1, 1, "steps")]
+                return []
             case Ready():
                 self.ready = message
                 return [BecameReady(message)]

@@ -11,7 +11,6 @@ from typing import Protocol
 
 from strata_protocol.messages import (
     Cancel,
-    Caps,
     Credit,
     Done,
     ModelFacts,
@@ -47,7 +46,6 @@ class EngineReady:
     """What a ready engine said about itself."""
 
     model: ModelFacts
-    caps: Caps
     ready: Ready
     modes: Sequence[ModeRow]  # what runs, and why it differs from what was asked
 

@@ -1,5 +1,5 @@
 """One thread that writes to the terminal and to the log, so that a blocked pipe or a terminal
-stopped with Ctrl-S never stops the service. What does not fit in its queue is dropped and counted.
+stopped with Ctrl-S never stops the service. What does not fit in its queue is dropped.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ class Output:
 
     def __init__(self) -> None:
         self._queue: queue.Queue[Action | None] = queue.Queue(QUEUE_MAX)
-        self.dropped = 0
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
         self._thread.start()
 
     def post(self, action: Action) -> None:
-        try:
+        """Dropped where the queue is full: nobody has read for a long time."""
+        with contextlib.suppress(queue.Full):
             self._queue.put_nowait(action)
-        except queue.Full:
-            self.dropped += 1
 
     def close(self) -> None:
         """Writes what is queued, for at most CLOSE_WAIT_S."""

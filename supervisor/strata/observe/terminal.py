@@ -51,9 +51,6 @@ class Terminal:
         line = f"ready: {url}/v1  model {model}  ({seconds:.1f} s)"
         self._output.post(lambda: self._line(line))
 
-    def show_line(self, line: str) -> None:
-        self._output.post(lambda: self._line(line))
-
     def close(self) -> None:
         self._output.post(self._end_bar)
 

@@ -66,7 +66,7 @@ Event = TokensReady | PromptScored | Finished | Failed
 class RejectedError(Exception):
     """The request was not accepted; nothing was computed.
 
-    `kind` implies the HTTP status (api/errors.py): OVERLOADED -> 503 (429 when `quota`), with
+    `kind` implies the HTTP status (api/errors.py): OVERLOADED -> 503, with
     `retry_after_s` always set; INVALID_REQUEST -> 400; UNSUPPORTED -> 400.
     """
 
@@ -100,7 +100,6 @@ class EngineFacts:
 
     model: ModelFacts
     plan: ModePlan
-    page_tokens: int
     modes: Sequence[ModeRow] = ()  # requested, runs, because
 
 

@@ -87,9 +87,7 @@ class EngineService:
 
     def on_ready(self, ready: EngineReady, port: EnginePort) -> None:
         self._port = port
-        self._facts = EngineFacts(
-            ready.model, ready.ready.plan, ready.ready.page_tokens, ready.modes
-        )
+        self._facts = EngineFacts(ready.model, ready.ready.plan, ready.modes)
         self._perform(self._scheduler.on_ready(self._facts, self._clock()))
 
     def on_message(self, message: RunMessage) -> None:
