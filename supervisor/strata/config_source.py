@@ -24,7 +24,6 @@ from strata.errors import ConfigError
 
 Value = str | int | float | bool | tuple[str, ...]
 TOML_NAME = "strata.toml"
-_TRUE, _FALSE = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +150,8 @@ def parse(field: Field, text: str, source: str) -> Value:
                 value = int(text)
             case "float":
                 value = float(text)
-            case "bool":
-                if text.lower() not in _TRUE | _FALSE:
-                    raise ValueError
-                value = text.lower() in _TRUE
-            case "str" | "choice" | "list":
-                pass
+            case "str" | "choice" | "list" | "bool":
+                pass  # as it is; a bool is a flag without a text
     except ValueError:
         raise _wrong(field, text, source) from None
     return check(field, value, source)
