@@ -158,14 +158,10 @@ void CpuRuntime::launch(const BoundOp& op, const RowView& rows, uint32_t row_cou
 void CpuRuntime::step(const RowView& rows) {
     STRATA_ASSERT(rows.rows >= 1 && rows.rows <= rows_max(), "rows of a step are within the plan");
     STRATA_ASSERT(rows.gather_rows <= gather_max(), "gathered rows are within the plan");
-    for (uint32_t i = 0; i < ops_.size(); ++i) {
-        const uint32_t row_count = ops_[i].gathered ? rows.gather_rows : rows.rows;
-        if (row_count > 0) {
-            op_index_.store(i, std::memory_order_relaxed);
-            launch(ops_[i], rows, row_count);
-        }
+    for (const BoundOp& op : ops_) {
+        const uint32_t row_count = op.gathered ? rows.gather_rows : rows.rows;
+        if (row_count > 0) launch(op, rows, row_count);
     }
-    steps_.fetch_add(1, std::memory_order_relaxed);
 }
 
 float* CpuRuntime::logits(uint32_t index) {

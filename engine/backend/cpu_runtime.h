@@ -2,7 +2,6 @@
 // a step only binds its rows and launches the planned kernels on the thread pool.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -33,11 +32,6 @@ class CpuRuntime final : public Runtime {
     const StepPlan& step_plan() const { return resolved_.step; }
     const Resolution& resolution() const { return resolved_.resolution; }
 
-    // For heartbeats and crash reports, from any thread; written by the thread that calls step().
-    uint64_t steps() const { return steps_.load(std::memory_order_relaxed); }  // finished
-    // Operation of step_plan() that runs now, or ran last.
-    uint32_t op_index() const { return op_index_.load(std::memory_order_relaxed); }
-
   private:
     struct BoundOp {
         const KernelEntry* kernel = nullptr;
@@ -64,8 +58,6 @@ class CpuRuntime final : public Runtime {
     std::vector<float*> slots_;
     std::vector<QuantView> quant_slots_;
     std::vector<BoundOp> ops_;
-    std::atomic<uint64_t> steps_{0};
-    std::atomic<uint32_t> op_index_{0};
 };
 
 // Checks a plan against the model's facts; call it before a pool of plan.threads is made. Throws

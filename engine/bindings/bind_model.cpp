@@ -221,8 +221,5 @@ void bind_model(py::module_& m) {
         .def_property_readonly("rows_max",
                                [](const LoadedModel& o) { return o.runtime().rows_max(); })
         .def_property_readonly("gather_max",
-                               [](const LoadedModel& o) { return o.runtime().gather_max(); })
-        .def_property_readonly("steps", [](const LoadedModel& o) { return o.runtime().steps(); })
-        .def_property_readonly("op_index",
-                               [](const LoadedModel& o) { return o.runtime().op_index(); });
+                               [](const LoadedModel& o) { return o.runtime().gather_max(); });
 }

@@ -212,8 +212,7 @@ void bind_sampler(py::module_& m) {
              }),
              arg("vocab"))
         .def("sample", &sample, arg("logits"), arg("state"), arg("output_index"))
-        .def("score", &score, arg("logits"), arg("token"), arg("top_count"))
-        .def_property_readonly("workspace_bytes", &Sampler::workspace_bytes);
+        .def("score", &score, arg("logits"), arg("token"), arg("top_count"));
     m.def("validate_sampling",
           &validate_params,
           arg("params"),

@@ -161,8 +161,4 @@ int32_t Candidates::draw(const float* x, Ranking& ranking, const SamplingParams&
     return rank_token(ranks_[rank - 1]);
 }
 
-uint64_t Candidates::workspace_bytes() const {
-    return surprises_.size() * sizeof(Surprise) + typical_.size() * sizeof(RankKey);
-}
-
 }  // namespace strata

@@ -20,8 +20,6 @@ class Candidates {
     // Token chosen with the uniform number u in [0, 1).
     int32_t draw(const float* x, Ranking& ranking, const SamplingParams& params, double u);
 
-    uint64_t workspace_bytes() const;
-
   private:
     struct Surprise {
         double distance;  // |log p + entropy|

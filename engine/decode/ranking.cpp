@@ -173,9 +173,4 @@ void Ranking::rank_all(float least) {
     is_complete_ = least == kNone;
 }
 
-uint64_t Ranking::workspace_bytes() const {
-    return (column_max_.size() + fold_.size()) * sizeof(float) +
-           (keys_.size() + spare_.size()) * sizeof(RankKey);
-}
-
 }  // namespace strata

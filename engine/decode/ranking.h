@@ -34,8 +34,6 @@ class Ranking {
     // Invalidates former results.
     std::span<const RankKey> first(size_t count);
 
-    uint64_t workspace_bytes() const;
-
   private:
     void rank_above(size_t count);
     void rank_all(float least);

@@ -117,9 +117,4 @@ uint32_t Sampler::vocab() const {
     return impl_->vocab;
 }
 
-uint64_t Sampler::workspace_bytes() const {
-    return impl_->ranking.workspace_bytes() + impl_->candidates.workspace_bytes() +
-           impl_->adjusted.size() * sizeof(float);
-}
-
 }  // namespace strata

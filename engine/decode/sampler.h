@@ -80,7 +80,6 @@ class Sampler {
     Scored score(const float* logits, int32_t token, uint32_t top_count);
 
     uint32_t vocab() const;
-    uint64_t workspace_bytes() const;
 
   private:
     struct Impl;

@@ -35,13 +35,9 @@ const Step& Scheduler::plan(uint64_t now_us) {
         const uint32_t rows = plan_rows(sequence, prefill_left, gather_spare + 1);
         if (rows == 0) continue;  // waits, is held, or was itself preempted and is gone
         emit_rows(sequence, rows);
-        if (sequence.remaining() > 1) {  // otherwise its one decode row
-            prefill_left -= rows;
-            step_.prompt_rows += rows;
-        }
+        if (sequence.remaining() > 1) prefill_left -= rows;  // otherwise its one decode row
         const uint32_t gathered = static_cast<uint32_t>(gathers_.size() - gathers_before);
         if (gathered > 1) gather_spare -= gathered - 1;
-        ++step_.sequences;
     }
     step_.rows.rows = static_cast<uint32_t>(row_tokens_.size());
     step_.rows.tokens = row_tokens_.data();

@@ -27,8 +27,6 @@ struct Gather {
 struct Step {
     RowView rows;
     std::span<const Gather> gathers;  // one per gather row, in their order
-    uint32_t prompt_rows = 0;
-    uint32_t sequences = 0;
 };
 
 // One per gather.

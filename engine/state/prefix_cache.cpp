@@ -31,11 +31,7 @@ void PrefixCache::release(uint32_t page) {
 
 std::optional<uint32_t> PrefixCache::find(Node parent, std::span<const int32_t> tokens) {
     const uint32_t page = lookup(parent, tokens);
-    if (page == kNone) {
-        ++miss_count_;
-        return std::nullopt;
-    }
-    ++hit_count_;
+    if (page == kNone) return std::nullopt;
     if (pool_.references(page) == 1) remove_idle(page);
     pool_.retain(page);
     return page;

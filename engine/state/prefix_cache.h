@@ -56,8 +56,6 @@ class PrefixCache {
     uint32_t idle_count() const { return idle_count_; }
     uint32_t used_count() const { return page_count() - pool_.free_count() - idle_count_; }
     uint32_t available_count() const { return pool_.free_count() + idle_count_; }
-    uint64_t hit_count() const { return hit_count_; }    // pages that find() returned
-    uint64_t miss_count() const { return miss_count_; }  // find() calls without a page
 
   private:
     static constexpr uint32_t kNone = 0xFFFF'FFFF;
@@ -85,8 +83,6 @@ class PrefixCache {
     uint32_t idle_newest_ = kNone;
     uint32_t idle_count_ = 0;
     Node next_node_ = kRoot + 1;
-    uint64_t hit_count_ = 0;
-    uint64_t miss_count_ = 0;
 };
 
 }  // namespace strata

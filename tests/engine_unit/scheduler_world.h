@@ -138,7 +138,8 @@ class World {
         now_us += 1000;
         const Step& step = scheduler.plan(now_us);
         const RowView& rows = step.rows;
-        CHECK(rows.rows <= config.batch + config.prefill && step.prompt_rows <= config.prefill);
+        CHECK(rows.rows <= config.batch + config.prefill);
+        CHECK(chunk_rows(rows) <= config.prefill, chunk_rows(rows));
         CHECK(rows.gather_rows <= config.gather_max && step.gathers.size() == rows.gather_rows);
         CHECK(std::is_sorted(rows.gather, rows.gather + rows.gather_rows));
         CHECK(scheduler.running_count() <= config.batch);
@@ -191,6 +192,15 @@ class World {
     uint64_t now_us = 1;
 
   private:
+    // Rows of sequences that have more than one in the step: prompt rows for certain.
+    static uint32_t chunk_rows(const RowView& rows) {
+        std::map<uint32_t, uint32_t> of_sequence;
+        for (uint32_t row = 0; row < rows.rows; ++row) ++of_sequence[rows.sequences[row]];
+        uint32_t total = 0;
+        for (const auto& [sequence, count] : of_sequence) total += count > 1 ? count : 0;
+        return total;
+    }
+
     void take_effects() {
         for (const PromptLogprobEffect& effect : effects.prompt_logprobs) take_score(effect);
         for (const TokenEffect& effect : effects.tokens) take_token(effect);

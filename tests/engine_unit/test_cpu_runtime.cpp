@@ -1,5 +1,5 @@
-// The executor keeps its promise of the step path: no allocation, whatever the rows; and it counts
-// its steps for heartbeats. Every operator new of the program is counted.
+// The executor keeps its promise of the step path: no allocation, whatever the rows. Every
+// operator new of the program is counted.
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
@@ -102,8 +102,6 @@ void check_model(const char* name, DType kv, uint32_t threads) {
     for (const Rows* rows : {&prefill, &decode, &silent, &decode}) runtime.step(rows->view());
     const uint64_t during = allocations.load() - before;
     CHECK(during == 0, name, during);
-    CHECK(runtime.steps() == 4);
-    CHECK(runtime.op_index() == runtime.step_plan().ops.size() - 1);
     CHECK(runtime.rows_max() == 32 && runtime.gather_max() == 32);
 }
 

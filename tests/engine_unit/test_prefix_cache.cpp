@@ -33,7 +33,6 @@ TEST(found_only_behind_the_same_prefix) {
     CHECK(cache.find(cache.node(a), tokens_of(100)) == b);
     CHECK(!cache.find(PrefixCache::kRoot, tokens_of(100)), "same tokens, other prefix");
     CHECK(!cache.find(cache.node(b), tokens_of(100)));
-    CHECK(cache.hit_count() == 2 && cache.miss_count() == 2);
 }
 
 TEST(collisions_never_mix_contents) {
