@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
-from strata_protocol.messages import ErrorKind, FinishReason, TokenLogprob
+from strata_protocol.messages import ErrorKind, FinishReason, Timings, TokenLogprob
 
 from strata.api.choice import ChoiceText, Delta
 from strata.api.errors import from_failed, from_rejected
-from strata.api.schemas import PromptTokensDetails, Usage
+from strata.api.schemas import PromptTokensDetails, RunTimings, Usage
 from strata.api.tasks import single_error
 from strata.serving.request import (
     Failed,
@@ -54,6 +54,7 @@ class _Sequence:
     handle: Handle | None = None
     cached_tokens: int = 0
     output_tokens: int = 0
+    timings: Timings = field(default_factory=Timings)
 
 
 class Generation:
@@ -105,6 +106,22 @@ class Generation:
         output = sum(sequence.output_tokens for sequence in self._sequences)
         return Usage(prompt, output, prompt + output, PromptTokensDetails(cached))
 
+    def timings(self) -> RunTimings:
+        """Sums over the sequences that have ended."""
+        sequences = self._sequences
+        prefill_ms = sum(s.timings.prefill_ms for s in sequences)
+        decode_ms = sum(s.timings.decode_ms for s in sequences)
+        computed = sum(len(s.spec.prompt_ids) - s.cached_tokens for s in sequences)
+        # The first token of an answer comes with its prefill.
+        decoded = sum(max(s.output_tokens - 1, 0) for s in sequences)
+        return RunTimings(
+            queue_ms=sum(s.timings.queue_ms for s in sequences),
+            prefill_ms=prefill_ms,
+            decode_ms=decode_ms,
+            prompt_per_second=_per_second(computed, prefill_ms),
+            predicted_per_second=_per_second(decoded, decode_ms),
+        )
+
     async def _read(self, index: int, sink: Sink) -> None:
         sequence = self._sequences[index]
         text, handle = sequence.text, sequence.handle
@@ -142,6 +159,7 @@ class Generation:
     async def _finish(self, index: int, event: Finished, sink: Sink) -> None:
         sequence = self._sequences[index]
         sequence.cached_tokens = event.cached_tokens
+        sequence.timings = event.timings
         if sequence.text.is_stopped:
             sequence.output_tokens = sequence.text.tokens
             await sink(index, ChoiceEnded("stop"))
@@ -159,3 +177,7 @@ class Generation:
         if delta.text or delta.tokens:
             await sink(index, delta)
         await sink(index, ChoiceEnded(reason))
+
+
+def _per_second(tokens: int, ms: float) -> float | None:
+    return tokens * 1000 / ms if tokens and ms > 0 else None

@@ -144,6 +144,7 @@ class _Answer:
                 for i in range(self._count)
             ],
             usage=self._generation.usage([0]),
+            timings=self._generation.timings(),
         )
         return web.Response(body=_ENCODER.encode(completion), content_type="application/json")
 
@@ -170,9 +171,13 @@ class _Answer:
                 await stream.send(self._chunk([ChatChunkChoice(index, opening)]))
             await self._generation.run(send)
             if include_usage:
-                usage = self._generation.usage([0])
                 chunk = ChatChunk(
-                    self._id, self._created, self._context.model_name, [], usage=usage
+                    self._id,
+                    self._created,
+                    self._context.model_name,
+                    [],
+                    usage=self._generation.usage([0]),
+                    timings=self._generation.timings(),
                 )
                 await stream.send(_ENCODER.encode(chunk))
 

@@ -33,7 +33,6 @@ from strata.api.schemas import (
     Completion,
     CompletionChoice,
     CompletionRequest,
-    Usage,
     refuse_unsupported,
 )
 from strata.text.detokenizer import Detokenizer
@@ -196,7 +195,7 @@ class _Answer:
 
         await self._generation.run(collect)
         choices = [self._whole_choice(i) for i in range(len(self._choices))]
-        completion = self._completion(choices, self._usage())
+        completion = self._completion(choices, is_last=True)
         return web.Response(body=_ENCODER.encode(completion), content_type="application/json")
 
     def _whole_choice(self, index: int) -> CompletionChoice:
@@ -234,7 +233,7 @@ class _Answer:
         async def produce() -> None:
             await self._generation.run(send)
             if include_usage:
-                await stream.send(_ENCODER.encode(self._completion([], self._usage())))
+                await stream.send(_ENCODER.encode(self._completion([], is_last=True)))
 
         return await stream.run(produce)
 
@@ -250,13 +249,19 @@ class _Answer:
         if tokens:
             logprobs = self._context.logprobs.completion(tokens, self._top, offsets)
         choice = CompletionChoice(index, text, logprobs, reason)
-        return _ENCODER.encode(self._completion([choice], None))
+        return _ENCODER.encode(self._completion([choice]))
 
-    def _completion(self, choices: list[CompletionChoice], usage: Usage | None) -> Completion:
-        return Completion(self._id, self._created, self._context.model_name, choices, usage)
-
-    def _usage(self) -> Usage:
-        return self._generation.usage(range(0, len(self._choices), self._count))
+    def _completion(self, choices: list[CompletionChoice], *, is_last: bool = False) -> Completion:
+        """The last one tells what the whole request took."""
+        completion = Completion(self._id, self._created, self._context.model_name, choices)
+        if not is_last:
+            return completion
+        prompts = range(0, len(self._choices), self._count)
+        return msgspec.structs.replace(
+            completion,
+            usage=self._generation.usage(prompts),
+            timings=self._generation.timings(),
+        )
 
     def _score(self, index: int, output: PromptLogprobs) -> None:
         ids = self._prompts[index // self._count].ids

@@ -148,6 +148,17 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: PromptTokensDetails
 
 
+class RunTimings(msgspec.Struct, frozen=True):
+    """Ours, beside `usage`: where the time went. Added up over the choices, which run side by side,
+    so the rates are those of one choice; a rate is null where nothing was computed."""
+
+    queue_ms: float
+    prefill_ms: float
+    decode_ms: float
+    prompt_per_second: float | None
+    predicted_per_second: float | None
+
+
 class TopToken(msgspec.Struct, frozen=True):
     token: str
     logprob: float
@@ -185,6 +196,7 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    timings: RunTimings
     object: str = "chat.completion"
 
 
@@ -206,6 +218,7 @@ class ChatChunk(msgspec.Struct, frozen=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | None = None
+    timings: RunTimings | msgspec.UnsetType = msgspec.UNSET  # with usage only
     object: str = "chat.completion.chunk"
 
 
@@ -233,4 +246,5 @@ class Completion(msgspec.Struct, frozen=True):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | None = None
+    timings: RunTimings | msgspec.UnsetType = msgspec.UNSET  # with usage only
     object: str = "text_completion"
