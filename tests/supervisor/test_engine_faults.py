@@ -142,6 +142,7 @@ async def test_step_that_never_ends_is_a_hang_although_pings_are_answered(
         assert lost[-1].code == "engine_restarted"
         assert rig.observer.exits[0].exit_class is ExitClass.HANG
         assert "step 2 has not ended" in rig.observer.exits[0].text
+        assert rig.owner.view.crashes == 1
         await rig.ready(starts=2)
         assert tokens_of(await collect(await rig.submit([3], max_tokens=1))) == [3]
 
@@ -399,3 +400,4 @@ async def test_sigterm_from_outside_loses_no_request(make_rig: RigMaker) -> None
             assert tokens_of(await collect(handle)) == [n]
         exited = rig.observer.exits[0]
         assert (exited.exit_class, exited.status) == (ExitClass.EXTERNAL, 0)
+        assert rig.owner.view.crashes == 0

@@ -51,6 +51,11 @@ class EngineExit:
         """Whether another start with nothing changed can succeed."""
         return self.exit_class not in (ExitClass.STOP, ExitClass.REFUSE)
 
+    @property
+    def is_crash(self) -> bool:
+        """Whether the engine or its machine is to blame: an end from outside says nothing of it."""
+        return self.is_retryable and self.exit_class is not ExitClass.EXTERNAL
+
 
 _CODES: dict[int, ExitCode] = {code.value: code for code in ExitCode}
 

@@ -132,7 +132,7 @@ class EngineOwner:
         if self._stop.is_set():
             log.info("engine %s", exited.text)
         else:
-            self.view.crashes += exited.is_retryable
+            self.view.crashes += exited.is_crash
             log.error("engine %s", exited.text)
         self._observer.on_exited(exited)
         if epoch.handshake.ready is not None:
