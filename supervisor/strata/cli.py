@@ -1,6 +1,6 @@
 """The command line: flags to settings, command to function, errors to one sentence and a status.
 
-    strata-supervisor serve | status | plan MODEL | config [--explain] | version
+    strata-supervisor serve MODEL | status | plan MODEL | config [--explain] | version
 
 Flags come from the configuration's schema; docs/operations.md lists the exit statuses. This is
 the one place that joins `text` and `api` with the rest.
@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -28,19 +30,42 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 PLAN_GROUPS = ("model and engine", "modes")
+OTHER_NAMES = {  # what other servers call these flags
+    "-m": "--model",
+    "-c": "--max-context",
+    "--ctx-size": "--max-context",
+    "--max-model-len": "--max-context",
+    "-np": "--batch",
+    "--parallel": "--batch",
+    "--max-num-seqs": "--batch",
+    "-t": "--threads",
+    "-p": "--port",
+    "--cache-type-k": "--kv",
+}
 
 
 class _Parser(argparse.ArgumentParser):
     """Errors are ConfigErrors, so that they look like those of strata.toml."""
 
     def error(self, message: str) -> NoReturn:
+        # argparse writes "argument -a/--all: problem".
+        if found := re.fullmatch(r"argument ([^\s/:]+)\S*: (.+)", message):
+            flag, problem = found.groups()
+            if problem == "expected one argument":
+                problem = "needs a value"
+            elif problem.startswith("ignored explicit argument"):
+                problem = "takes no value"
+            message = f"{flag} {problem}"
         raise ConfigError(f"{message} (see {self.prog} --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit status."""
+    _open_closed_streams()
     try:
-        return _run(sys.argv[1:] if argv is None else argv)
+        status = _run(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()  # here, where a broken pipe is handled
+        return status
     except RefusedError as error:
         print(f"strata-supervisor: {error}:", file=sys.stderr)
         for line in error.lines:
@@ -52,15 +77,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()  # nothing more can be said
+        # What is still buffered goes nowhere, or the interpreter's exit would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _open_closed_streams() -> None:
+    """Opens what `>&-` has closed, so that no pipe of the engine becomes standard output."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _run(argv: Sequence[str]) -> int:
     parser, commands = _build_parser()
+    _check_command(argv, commands)
     args, unknown = parser.parse_known_args(argv)
     if unknown:
-        raise ConfigError(_unknown(unknown[0], args.command, commands))
+        raise ConfigError(_unknown(unknown[0], commands[args.command]))
+    if args.version:
+        args.command = "version"
     match args.command:
         case "serve":
             from strata.cli_serve import serve  # noqa: PLC0415  heavy, and only this one needs it
@@ -129,11 +170,14 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
         allow_abbrev=False,
     )
     parser.set_defaults(command=None)
+    parser.add_argument("-V", "--version", action="store_true", help="same as the command version")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
     groups = tuple(dict.fromkeys(f.group for f in fields().values()))
     commands: dict[str, _Parser] = {}
 
-    def command(name: str, text: str, shown: Iterable[str]) -> _Parser:
+    def command(
+        name: str, text: str, shown: Iterable[str], without: Container[str] = ()
+    ) -> _Parser:
         found = subparsers.add_parser(name, help=text, description=text, allow_abbrev=False)
         commands[name] = found
         if name != "version":
@@ -141,17 +185,27 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
                 "--config", metavar="FILE", help="TOML file; default: ./strata.toml if it is there"
             )
         for group in shown:
-            _add_flags(found, group)
+            _add_flags(found, group, without)
         return found
 
-    command("serve", "Runs the service until it is told to stop.", groups)
-    status = command("status", "Shows the service of a run directory.", ("operations",))
+    def add_model(found: _Parser) -> None:
+        found.add_argument(
+            "positional_model", metavar="MODEL", nargs="?", help="GGUF file or smollm2"
+        )
+
+    add_model(command("serve", "Runs the service until it is told to stop.", groups))
+    status = command(
+        "status",
+        "Shows the service of a run directory.",
+        ("operations",),
+        without=("log_format", "log_level"),
+    )
     status.add_argument("--json", action="store_true", help="one JSON object")
     status.add_argument("--watch", action="store_true", help="again each second, until Ctrl-C")
     plan = command(
         "plan", "Shows what would run on this machine, without loading the model.", PLAN_GROUPS
     )
-    plan.add_argument("positional_model", metavar="MODEL", nargs="?", help="GGUF file or smollm2")
+    add_model(plan)
     plan.add_argument("--json", action="store_true", help="one JSON object")
     config = command("config", "Shows the settings in force.", groups)
     config.add_argument("--explain", action="store_true", help="every setting with its meaning")
@@ -159,13 +213,12 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
     return parser, commands
 
 
-def _add_flags(parser: argparse.ArgumentParser, group: str) -> None:
+def _add_flags(parser: argparse.ArgumentParser, group: str, without: Container[str]) -> None:
     section = parser.add_argument_group(group)
     for field in fields().values():
-        if field.group != group:
+        if field.group != group or field.key in without:
             continue
-        text = f"{field.help} ({field.allowed}; default {field.shown(field.default) or 'empty'})"
-        text = text.replace("%", "%%")
+        text = field.usage.replace("%", "%%")
         dest = "setting_" + field.key
         if field.kind == "bool":
             section.add_argument(
@@ -181,7 +234,7 @@ def _add_flags(parser: argparse.ArgumentParser, group: str) -> None:
                 dest=dest,
                 action="append" if field.kind == "list" else "store",
                 default=argparse.SUPPRESS,
-                metavar=field.kind.upper() if field.kind != "choice" else "CHOICE",
+                metavar=field.metavar,
                 help=text,
             )
 
@@ -199,20 +252,39 @@ def _settings(args: argparse.Namespace) -> Settings:
             flags[key] = config_source.check(field, given, source)
     model = getattr(args, "positional_model", None)
     if model is not None:
-        if "model" in flags:
-            raise ConfigError("the model is given twice: as MODEL and with --model")
+        if flags.get("model", model) != model:
+            raise ConfigError(
+                f"the model is given twice: {model} as MODEL, {flags['model']} with --model"
+            )
         flags["model"] = config_source.parse(fields()["model"], model, "MODEL")
     return config_source.load(flags, Path(args.config) if args.config else None)
 
 
-def _unknown(word: str, command: str | None, commands: dict[str, _Parser]) -> str:
+def _check_command(argv: Sequence[str], commands: dict[str, _Parser]) -> None:
+    """Raises ConfigError for what stands in the command's place and is none."""
+    first = argv[0] if argv else "--help"
+    if first in commands or first in ("-h", "--help", "-V", "--version"):
+        return
+    if first.startswith("-"):
+        text = f"{first.partition('=')[0]} stands before the command; flags follow it"
+    else:
+        text = f"unknown command {first}{config_source.close_matches(first, commands)}"
+        if text.endswith(first):
+            text += f"; there are {', '.join(commands)}"
+    raise ConfigError(f"{text} (see strata-supervisor --help)")
+
+
+def _unknown(word: str, parser: _Parser) -> str:
+    hint = f" (see {parser.prog} --help)"
     if not word.startswith("-"):
-        return f"unexpected argument {word}"
-    known: set[str] = set()
-    if command is not None:
-        known = {s for action in commands[command]._actions for s in action.option_strings}  # noqa: SLF001
+        return f"unexpected argument {word}{hint}"
+    known = {s for action in parser._actions for s in action.option_strings}  # noqa: SLF001
     name = word.partition("=")[0]
-    return f"unknown flag {name}{config_source.close_matches(name, known)}"
+    # A short flag may carry its value: -t8.
+    short = name.rstrip("0123456789") if not name.startswith("--") else name
+    other = OTHER_NAMES.get(short)
+    near = f"; did you mean {other}?" if other in known else ""
+    return f"unknown flag {name}{near or config_source.close_matches(name, known)}{hint}"
 
 
 def _show_config(settings: Settings, *, explain: bool) -> int:
@@ -224,7 +296,7 @@ def _show_config(settings: Settings, *, explain: bool) -> int:
         value = field.shown(getattr(settings.config, key))
         print(f"{key} = {value}  ({settings.sources[key]})")
         if explain:
-            default = field.shown(field.default) or "empty"
+            default = "none" if field.default in ("", ()) else field.shown(field.default)
             print(f"    {field.help}")
             print(f"    flag --{field.flag}; allowed: {field.allowed}; default: {default}")
     return 0

