@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 from strata import config_source
 from strata.config_source import Settings, Value, fields
-from strata.errors import ConfigError, ModelDataError, RefusedError, StrataError
+from strata.errors import (
+    ConfigError,
+    ModelDataError,
+    ModelReadError,
+    RefusedError,
+    StrataError,
+)
+from strata.model_source import find_model
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -106,7 +113,9 @@ def _run(argv: Sequence[str]) -> int:
         case "serve":
             from strata.cli_serve import serve  # noqa: PLC0415  heavy, and only this one needs it
 
-            return serve(_settings(args), build_http)
+            settings = _settings(args)
+            check_header(find_model(settings.config))
+            return serve(settings, build_http)
         case "status":
             from strata.cli_status import show_status  # noqa: PLC0415
 
@@ -151,6 +160,20 @@ async def build_http(
     )
 
 
+def check_header(path: Path) -> None:
+    """Walks the key-value pairs before anything is started, so that a file cut off within them is
+    one error and not one of the engine and one of the tokeniser. Raises ModelDataError,
+    ModelReadError."""
+    from strata.text.gguf_metadata import MetadataError, read_metadata  # noqa: PLC0415
+
+    try:
+        read_metadata(path, lambda _: False)
+    except MetadataError as error:
+        raise ModelDataError(_about(path, error)) from None
+    except OSError as error:
+        raise ModelReadError(f"the model file {path} cannot be read: {error.strerror}") from None
+
+
 def load_text(path: Path) -> TextModel:
     """Tokeniser and chat template of a model file. Raises ModelDataError."""
     from strata.text.errors import TokenizerError  # noqa: PLC0415
@@ -160,7 +183,12 @@ def load_text(path: Path) -> TextModel:
     try:
         return TextModel.from_gguf(path)
     except (MetadataError, TokenizerError) as error:
-        raise ModelDataError(f"{path}: {error}") from None
+        raise ModelDataError(_about(path, error)) from None
+
+
+def _about(path: Path, error: Exception) -> str:
+    """The error after the whole path, where the text layer names the file alone."""
+    return f"{path}: {str(error).removeprefix(path.name + ': ')}"
 
 
 def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:

@@ -150,6 +150,7 @@ class _Service:
         self._was_shown_ready = False
         self._shown_modes: object = None
         self._announced: Epoch | None = None
+        self._is_refused = False
         self._signals = 0
         self._first_signal = asyncio.Event()
         self._second_signal = asyncio.Event()
@@ -221,6 +222,13 @@ class _Service:
     def on_changed(self) -> None:
         self._state.on_changed()
         view = self._owner.view
+        was_refused, self._is_refused = self._is_refused, view.state is EngineState.REFUSED
+        if self._is_refused and not was_refused:
+            log.warning(
+                "the service stays up, answers 503 and tries again when %s or the engine changes;"
+                " Ctrl-C ends it",
+                self._inputs.model,
+            )
         epoch = view.epoch
         if epoch is None:
             return

@@ -13,6 +13,7 @@ import msgspec
 from rich.console import Console
 
 from strata.config_source import Settings
+from strata.errors import RunDirError
 from strata.observe.status import EXIT_STATUS, Status
 from strata.observe.status_socket import read_state, read_status
 from strata.observe.terminal import print_modes
@@ -22,8 +23,11 @@ WATCH_S = 1.0
 
 
 def show_status(settings: Settings, *, as_json: bool, watch: bool) -> int:
-    """Prints the status once, or each second until interrupted. Returns the exit status."""
+    """Prints the status once, or each second until interrupted. Returns the exit status; raises
+    RunDirError for a file in the place of the run directory."""
     run_dir = Path(settings.config.run_dir).expanduser().absolute()
+    if run_dir.exists() and not run_dir.is_dir():
+        raise RunDirError(f"run directory {run_dir}: is not a directory")
     console = Console(highlight=False, soft_wrap=True)
     while True:
         status = read_status(run_dir)
@@ -74,7 +78,7 @@ def print_status(console: Console, status: Status) -> None:
             f"  build {engine.build}  {engine.device}  {engine.isa}".rstrip(),
         )
     restarts = status.restarts
-    text = f"{restarts.starts} starts, {restarts.crashes} crashes"
+    text = f"{counted(restarts.starts, 'start')}, {counted(restarts.crashes, 'crash', 'es')}"
     if restarts.last is not None:
         text += f"; last: {restarts.last.text}, {duration(restarts.last.ago_s)} ago"
     if restarts.next_start_s is not None:
@@ -85,7 +89,7 @@ def print_status(console: Console, status: Status) -> None:
     if load.waiting:
         text += f" (oldest {load.oldest_wait_s:.1f} s)"
     text += f"  kv pages {load.kv_pages_used} used, {load.kv_pages_cached} cached"
-    text += f" of {load.kv_pages_total}  {load.tokens_per_s:.1f} tok/s"
+    text += f" of {load.kv_pages_total}  {load.tokens_per_s:.1f} tok/s over the last 10 s"
     if load.prompt_tokens:
         share = 100 * load.cached_tokens / load.prompt_tokens
         text += f"  prefix cache {share:.0f} % of {load.prompt_tokens} prompt tokens"
@@ -95,6 +99,11 @@ def print_status(console: Console, status: Status) -> None:
     if status.modes:
         console.print()
         print_modes(console, status.modes, status.memory)
+
+
+def counted(count: int, word: str, ending: str = "s") -> str:
+    """ "1 start", "2 starts"."""
+    return f"{count} {word}{'' if count == 1 else ending}"
 
 
 def duration(seconds: float) -> str:

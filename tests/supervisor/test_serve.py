@@ -133,6 +133,8 @@ async def test_serves_shows_and_drains(tmp_path: Path) -> None:
         code, text = await command("status", "--run-dir", run_dir)
         assert code == 0
         assert "READY" in text
+        assert "1 start, 0 crashes" in text
+        assert " tok/s over the last 10 s" in text
         assert "prefix cache 50 % of" in text
         assert f"pid {await s.engine_pid()}" in text
         code, text = await command("status", "--run-dir", run_dir, "--json")
@@ -269,7 +271,10 @@ async def test_http_answers_while_the_engine_loads_and_when_it_refuses(tmp_path:
         assert code == 3
         assert "REFUSED" in text
         process.send_signal(signal.SIGTERM)
-        assert await process.wait() == 0
+        _, shown = await process.communicate()
+        assert process.returncode == 0
+        closing = f"the service stays up, answers 503 and tries again when {MODEL} or the engine"
+        assert shown.decode().count(closing) == 1
     finally:
         if process.returncode is None:
             process.kill()

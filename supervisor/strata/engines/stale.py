@@ -132,6 +132,8 @@ class RunDirLock:
         try:
             run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = (run_dir / LOCK_NAME).open("a+")
+        except FileExistsError:
+            raise RunDirError(f"run directory {run_dir}: is not a directory") from None
         except OSError as error:
             raise RunDirError(f"run directory {run_dir}: {error.strerror}") from None
         try:

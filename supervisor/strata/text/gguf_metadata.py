@@ -55,7 +55,9 @@ def read_metadata(path: Path, wanted: Callable[[str], bool]) -> dict[str, Metada
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < 24:
-            raise MetadataError(f"{path.name}: {size} bytes are too few for a GGUF header")
+            raise MetadataError(
+                f"{path.name}: {size} bytes are too few for a GGUF header (truncated download?)"
+            )
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
                 return _Reader(data, size).pairs(wanted)
@@ -108,6 +110,7 @@ class _Reader:
         if count > self._size - at:
             raise MetadataError(
                 f"{what!r} needs {count} bytes at offset {at}, the file has {self._size - at} left"
+                " (truncated download?)"
             )
         self._at = at + count
         return at
@@ -180,7 +183,9 @@ class _Reader:
     def _strings(self, key: str, count: int) -> list[str]:
         # The hot loop of a load: 250 000 tokens and as many merges. Lengths are checked inline.
         if count * 8 > self._size - self._at:
-            raise MetadataError(f"{key!r} has {count} strings, more than the file can hold")
+            raise MetadataError(
+                f"{key!r} has {count} strings, more than the file can hold (truncated download?)"
+            )
         data, size, at = self._data, self._size, self._at
         unpack = _U64.unpack_from
         strings: list[str] = []
@@ -188,9 +193,15 @@ class _Reader:
         for _ in range(count):
             begin = at + 8
             if begin > size:
-                raise MetadataError(f"{key!r} is cut off at string {len(strings)} of {count}")
+                raise MetadataError(
+                    f"{key!r} is cut off at string {len(strings)} of {count} (truncated download?)"
+                )
             at = begin + unpack(data, at)[0]
-            if at > size or at - begin > STRING_BYTES_MAX:
+            if at > size and at - begin <= STRING_BYTES_MAX:
+                raise MetadataError(
+                    f"{key!r} is cut off in string {len(strings)} of {count} (truncated download?)"
+                )
+            if at - begin > STRING_BYTES_MAX:
                 raise MetadataError(
                     f"{key!r} has a string of {at - begin} bytes at index {len(strings)}"
                 )
