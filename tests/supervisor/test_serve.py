@@ -335,3 +335,28 @@ async def test_plan_shows_the_modes_without_loading(tmp_path: Path) -> None:
     code, text = await command("plan", str(MODEL), "--engine", engine)
     assert code == 70
     assert "exited with status 70" in text
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&- >&-"])
+async def test_plan_without_standard_output_ends_quietly(tmp_path: Path, closed: str) -> None:
+    engine = str(write_fake(tmp_path, [{"silent_at": "plan"}]))
+    process = await asyncio.create_subprocess_exec(
+        "/bin/sh", "-c", f'exec "$@" {closed}', "sh",
+        sys.executable, "-m", "strata", "plan", str(MODEL), "--engine", engine,
+        stderr=asyncio.subprocess.PIPE, env={**os.environ, "PYTHONPATH": PYTHONPATH},
+    )  # fmt: skip
+    _, err = await process.communicate()
+    assert (process.returncode, err) == (0, b"")
+
+
+async def test_nobody_reads_standard_output(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "strata", "config", cwd=tmp_path,
+        stdout=write, stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+    )  # fmt: skip
+    os.close(write)
+    _, err = await process.communicate()
+    assert (process.returncode, err) == (0, b"")
