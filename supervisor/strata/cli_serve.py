@@ -311,7 +311,9 @@ class _Service:
     async def _close_status(self, server: asyncio.Server) -> None:
         server.close()
         await server.wait_closed()
-        (self._inputs.run_dir / SOCKET_NAME).unlink(missing_ok=True)
+        # The next supervisor removes what stays; a run directory that is gone has none.
+        with contextlib.suppress(OSError):
+            (self._inputs.run_dir / SOCKET_NAME).unlink()
 
     def _on_signal(self, number: signal.Signals) -> None:
         self._signals += 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 from pathlib import Path
 
 import psutil
 import pytest
+from strata.engines import stale
 from strata.engines.exits import ExitClass
 from strata.engines.owner import EngineState
 from strata.errors import StrictError
@@ -281,6 +283,28 @@ async def test_stopped_engine_is_waited_for(make_rig: RigMaker) -> None:
         os.kill(rig.pid, signal.SIGCONT)
         assert tokens_of(await collect(await rig.submit([7], max_tokens=1))) == [7]
         assert not rig.observer.exits
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+async def test_run_directory_that_is_gone_costs_its_files_only(
+    make_rig: RigMaker, tmp_path: Path, caplog: pytest.LogCaptureFixture, by_file: bool
+) -> None:
+    run_dir = tmp_path / "run"
+    async with make_rig() as rig:
+        await rig.ready()
+        shutil.rmtree(run_dir)
+        if by_file:
+            run_dir.write_text("not a directory")
+        os.kill(rig.pid, signal.SIGKILL)
+        await rig.ready(starts=2)
+        assert tokens_of(await collect(await rig.submit([3], max_tokens=1))) == [3]
+        if by_file:
+            assert "engine.json cannot be written: Not a directory" in caplog.text
+        else:
+            record = stale.read_record(run_dir)
+            assert record is not None
+            assert (record.pid, record.epoch) == (rig.pid, 2)
+    assert rig.observer.exits[1].exit_class is ExitClass.STOP
 
 
 async def test_log_flood_is_drained_and_kept(make_rig: RigMaker, tmp_path: Path) -> None:

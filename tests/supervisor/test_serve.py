@@ -54,11 +54,14 @@ class Served:
 
 
 async def start(
-    folder: Path, *flags: str, behaviours: list[dict[str, object]] | None = None
+    folder: Path,
+    *flags: str,
+    behaviours: list[dict[str, object]] | None = None,
+    limits: str = ":",  # a shell command that sets limits of the process
 ) -> asyncio.subprocess.Process:
     engine = write_fake(folder, behaviours or [{}])
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "strata", "serve",
+        "sh", "-c", f'{limits}; exec "$@"', "sh", sys.executable, "-m", "strata", "serve",
         "--model", str(MODEL), "--engine", str(engine), "--port", "0",
         "--run-dir", str(folder / "run"), *flags,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -68,9 +71,12 @@ async def start(
 
 @contextlib.asynccontextmanager
 async def served(
-    folder: Path, *flags: str, behaviours: list[dict[str, object]] | None = None
+    folder: Path,
+    *flags: str,
+    behaviours: list[dict[str, object]] | None = None,
+    limits: str = ":",
 ) -> AsyncIterator[Served]:
-    process = await start(folder, *flags, behaviours=behaviours)
+    process = await start(folder, *flags, behaviours=behaviours, limits=limits)
     assert process.stdout is not None
     shown = b""
     try:
@@ -212,6 +218,24 @@ async def test_one_supervisor_per_run_directory_and_port(tmp_path: Path) -> None
         _, err = await third.communicate()
         assert third.returncode == 69
         assert b"choose another with --port" in err
+
+
+async def test_start_on_a_full_disk_is_one_sentence(tmp_path: Path) -> None:
+    """A limit of file size stands for the disk: the first byte written fails the same way."""
+    process = await start(tmp_path, limits="ulimit -f 0")
+    _, err = await process.communicate()
+    assert process.returncode == 73
+    assert err.decode().splitlines() == [
+        f"strata-supervisor: run directory {tmp_path / 'run'} cannot be written: File too large"
+    ]
+
+
+async def test_run_directory_replaced_by_a_file_ends_cleanly(tmp_path: Path) -> None:
+    async with served(tmp_path) as s:
+        s.run_dir.rename(tmp_path / "moved")
+        s.run_dir.write_text("not a directory")
+        s.process.send_signal(signal.SIGTERM)
+        assert await s.process.wait() == 0
 
 
 async def test_strict_exits_with_the_whole_list(tmp_path: Path) -> None:

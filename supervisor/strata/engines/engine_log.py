@@ -80,7 +80,10 @@ class EngineLog(asyncio.Protocol):
 
     async def write_file(self) -> None:
         """Writes the epoch's file until the pipe closes. A full disk costs the file, no more."""
-        await asyncio.to_thread(drop_old_files, self._run_dir, self._epoch)
+        try:
+            await asyncio.to_thread(drop_old_files, self._run_dir, self._epoch)
+        except OSError as error:
+            log.warning("old logs in %s cannot be removed: %s", self._run_dir, error.strerror)
         self._has_more.set()  # the file is there from the start: epochs are counted by it
         written = 0
         while True:

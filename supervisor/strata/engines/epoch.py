@@ -127,10 +127,20 @@ class Epoch:
         except OSError as error:
             return self._launch_failed(error)
         self.process = process
-        run_id = self._setup.wanted.run_id
-        await asyncio.to_thread(
-            stale.write_record, self._setup.run_dir, process.pid, self.number, run_id
-        )
+        try:
+            await self._write_record(process)
+            returncode = await self._attend(process)
+        except BaseException:
+            process.signal(signal.SIGKILL, Intent.STOP)
+            raise
+        finally:
+            self._disarm()
+            self._client.close()
+        await self._forget_record()
+        return self._exit(process, returncode)
+
+    async def _attend(self, process: EngineProcess) -> int:
+        """From the pipes' connection to the exit; returns its status."""
         log_pipe, _ = await self._loop.connect_read_pipe(
             lambda: self.output, os.fdopen(process.log_fd, "rb", 0)
         )
@@ -151,15 +161,31 @@ class Epoch:
                         await self._client.ended.wait()
                         await asyncio.shield(writer)
                 log_pipe.close()
-        except BaseException:
-            process.signal(signal.SIGKILL, Intent.STOP)
-            raise
         finally:
-            self._disarm()
-            self._client.close()
             log_pipe.close()
-        await asyncio.to_thread(stale.forget_record, self._setup.run_dir)
-        return self._exit(process, returncode)
+        return returncode
+
+    async def _write_record(self, process: EngineProcess) -> None:
+        """A full disk or a run directory that is gone costs the record, not the service."""
+        run_dir, run_id = self._setup.run_dir, self._setup.wanted.run_id
+        try:
+            await asyncio.to_thread(stale.write_record, run_dir, process.pid, self.number, run_id)
+        except OSError as error:
+            log.warning(
+                "%s cannot be written: %s; should this supervisor be killed, the next one does not"
+                " know of engine %d",
+                run_dir / stale.RECORD_NAME,
+                error.strerror,
+                process.pid,
+            )
+
+    async def _forget_record(self) -> None:
+        """A record that stays is harmless: its process is gone, and it names the start time."""
+        run_dir = self._setup.run_dir
+        try:
+            await asyncio.to_thread(stale.forget_record, run_dir)
+        except OSError as error:
+            log.warning("%s cannot be removed: %s", run_dir / stale.RECORD_NAME, error.strerror)
 
     def stop(self) -> None:
         """Ends the engine: DRAIN where it runs, then SIGTERM, then SIGKILL."""

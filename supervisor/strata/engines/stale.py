@@ -62,17 +62,24 @@ def start_time(pid: int) -> str | None:
 
 
 def write_record(run_dir: Path, pid: int, epoch: int, run_id: str) -> None:
-    """Remembers the engine just launched. Atomic."""
+    """Remembers the engine just launched. Atomic; makes a run directory that is gone. Raises
+    OSError."""
     found = start_time(pid)
     if found is None:
         return  # gone already; its exit is about to be reported
     record = EngineRecord(pid, found, boot_id(), epoch, run_id)
     partial = run_dir / (RECORD_NAME + ".new")
-    partial.write_text(json.dumps(asdict(record)))
+    text = json.dumps(asdict(record))
+    try:
+        partial.write_text(text)
+    except FileNotFoundError:
+        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial.write_text(text)
     partial.replace(run_dir / RECORD_NAME)
 
 
 def forget_record(run_dir: Path) -> None:
+    """Raises OSError."""
     (run_dir / RECORD_NAME).unlink(missing_ok=True)
 
 
@@ -131,7 +138,8 @@ class RunDirLock:
         """Creates the directory (mode 0700) where needed. Raises RunDirError."""
         try:
             run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = (run_dir / LOCK_NAME).open("a+")
+            # Unbuffered: what a full disk does not take must not come up again at the close.
+            self._file = (run_dir / LOCK_NAME).open("a+b", buffering=0)
         except FileExistsError:
             raise RunDirError(f"run directory {run_dir}: is not a directory") from None
         except OSError as error:
@@ -140,15 +148,20 @@ class RunDirLock:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.seek(0)
-            holder = self._file.read().strip() or "unknown"
+            holder = self._file.read().decode(errors="replace").strip() or "unknown"
             self._file.close()
             raise RunDirError(
                 f"run directory {run_dir} is in use by another supervisor (pid {holder});"
                 " give this one its own with --run-dir"
             ) from None
-        self._file.truncate(0)
-        self._file.write(f"{os.getpid()}\n")
-        self._file.flush()
+        try:
+            self._file.truncate(0)
+            self._file.write(b"%d\n" % os.getpid())
+        except OSError as error:
+            self._file.close()
+            raise RunDirError(
+                f"run directory {run_dir} cannot be written: {error.strerror}"
+            ) from None
 
     def close(self) -> None:
         self._file.close()
