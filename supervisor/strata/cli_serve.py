@@ -207,9 +207,10 @@ class _Service:
                     http = tasks.create_task(self._serve_http(), name="http")
                     await self._first_signal.wait()
                     await self._drain()
+                    # Before HTTP ends, which may take a while: no engine may start any more.
+                    self._owner.stop()
                     http.cancel()
                     await asyncio.wait([http])
-                    self._owner.stop()
                     await owner
                     for task in background:
                         task.cancel()

@@ -345,6 +345,33 @@ async def test_drain_finishes_streams_and_refuses_new_requests(tmp_path: Path) -
         assert await s.process.wait() == 0
 
 
+async def test_hurried_end_with_an_engine_that_goes_on_is_no_fault(tmp_path: Path) -> None:
+    """The engine sends TOKENS for requests that the end of the drain has answered, and dies."""
+    behaviours: list[dict[str, object]] = [
+        {"max_context": 100_000, "ignore_cancel": True, "ignore_drain": True}
+    ]
+    async with served(tmp_path, "--drain-s", "0.1", behaviours=behaviours) as s:
+        host, _, port = s.base.removeprefix("http://").rpartition(":")
+        # A request that is still on its way keeps HTTP from ending at once.
+        _, halfway = await asyncio.open_connection(host, int(port))
+        halfway.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+        body = {"model": "default", "prompt": [5], "max_tokens": 90_000, "stream": True}
+        async with s.session.post(s.base + "/v1/completions", json=body) as stream:
+            assert (await stream.content.readline()).startswith(b"data: ")
+            pid = await s.engine_pid()
+            s.process.send_signal(signal.SIGTERM)
+            assert b"shutting_down" in await until_cut(stream)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        assert s.process.stderr is not None
+        log = (await s.process.stderr.read()).decode()
+        halfway.close()
+        assert await s.process.wait() == 0
+    assert "broke the protocol" not in log
+    assert log.count("engine started: ") == 1
+    assert (tmp_path / "script.json.starts").read_text() == "1"
+
+
 async def test_plan_shows_the_modes_without_loading(tmp_path: Path) -> None:
     engine = str(write_fake(tmp_path, [{"silent_at": "plan"}]))
     code, text = await command("plan", str(MODEL), "--engine", engine)
