@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import secrets
 import signal
 import socket
@@ -41,6 +42,7 @@ from strata.observe.status_source import ServiceFacts, StatusSource, version
 from strata.observe.terminal import Terminal
 from strata.serving.service import EngineService
 
+LISTEN_BACKLOG = 1024  # connections that the kernel holds until we accept them
 HTTP_CLOSE_S = 5.0  # for responses to be written once their requests have ended
 
 log = logging.getLogger("strata.service")
@@ -75,6 +77,7 @@ class AppBuilder(Protocol):
 
 def serve(settings: Settings, build_http: AppBuilder) -> int:
     """Runs the service; returns the exit status. Raises StrataError for what stops its start."""
+    _raise_descriptor_limit()
     config = settings.config
     model, engine = find_model(config), find_engine(config)
     run_dir = Path(config.run_dir).expanduser().absolute()
@@ -106,6 +109,16 @@ def serve(settings: Settings, build_http: AppBuilder) -> int:
     return 0
 
 
+def _raise_descriptor_limit() -> None:
+    """As many descriptors as the system allows: each connection takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    # Where the system's own limit is below the hard one (macOS), the soft one stays.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error that ended the service: ours where there is one, else the first."""
     ours, _ = group.split(StrataError)
@@ -128,7 +141,7 @@ def _listen(config: Config) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
-        listener.listen(1024)
+        listener.listen(LISTEN_BACKLOG)
     except OSError as error:
         listener.close()
         raise AddressError(
@@ -272,12 +285,12 @@ class _Service:
         routes = operations_routes(self._status, self._metrics.render)
         boot = make_runner(boot_app(routes, self._status, api_keys=config.api_keys), shutdown_s=1.0)
         await boot.setup()
-        await web.SockSite(boot, inputs.listener.dup()).start()
+        await web.SockSite(boot, inputs.listener.dup(), backlog=LISTEN_BACKLOG).start()
         try:
             app = await self._build_http(self._service, config, inputs.name, inputs.model, routes)
             runner = make_runner(app, shutdown_s=HTTP_CLOSE_S)
             await runner.setup()
-            await web.SockSite(runner, inputs.listener.dup()).start()
+            await web.SockSite(runner, inputs.listener.dup(), backlog=LISTEN_BACKLOG).start()
         finally:
             await boot.cleanup()
         self._status.text_problem = ""

@@ -238,6 +238,23 @@ async def test_run_directory_replaced_by_a_file_ends_cleanly(tmp_path: Path) -> 
         assert await s.process.wait() == 0
 
 
+async def test_descriptors_and_backlog_carry_many_clients(tmp_path: Path) -> None:
+    """While the supervisor stands still the kernel alone takes connections, as in a burst."""
+    async with served(tmp_path, limits="ulimit -Sn 64") as s:
+        soft, hard = psutil.Process(s.process.pid).rlimit(psutil.RLIMIT_NOFILE)
+        assert soft == hard > 64
+        host, _, port = s.base.removeprefix("http://").rpartition(":")
+        s.process.send_signal(signal.SIGSTOP)
+        async with asyncio.timeout(10):
+            burst = await asyncio.gather(
+                *(asyncio.open_connection(host, int(port)) for _ in range(400))
+            )
+        s.process.send_signal(signal.SIGCONT)
+        for _, writer in burst:
+            writer.close()
+        assert (await s.get("/health/live"))[0] == 200
+
+
 async def test_strict_exits_with_the_whole_list(tmp_path: Path) -> None:
     modes = [
         {"name": "batch", "state": "limited", "requested": "64", "available": "4",
