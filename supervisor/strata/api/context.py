@@ -37,7 +37,7 @@ class ApiLimits:
     body_bytes: int = 16 * 1024 * 1024
     body_idle_s: float = 30.0  # a body must make progress this often
     ping_s: float = 10.0  # silence after which a stream gets a `: ping` comment
-    write_idle_s: float = 300.0  # a client that takes nothing for so long is let go
+    write_idle_s: float = 30.0  # a client that takes nothing for so long is cut off
 
 
 @dataclass(frozen=True, slots=True)
