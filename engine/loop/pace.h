@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <optional>
 
 namespace strata {
 
@@ -14,17 +13,17 @@ class Pace {
 
     // True the first time, and once `interval` has passed since it last was; then it starts anew.
     bool is_due(Time now) {
-        if (last_ && now - *last_ < interval_) return false;
-        last_ = now;
+        if (now < next_) return false;
+        next_ = now + interval_;
         return true;
     }
 
     // Somebody reported for another reason: the interval starts anew.
-    void restart(Time now) { last_ = now; }
+    void restart(Time now) { next_ = now + interval_; }
 
   private:
     std::chrono::milliseconds interval_;
-    std::optional<Time> last_;
+    Time next_ = Time::min();  // when a report is due again
 };
 
 }  // namespace strata

@@ -135,7 +135,7 @@ void Scheduler::complete(std::span<const Outcome> outcomes, uint64_t now_us, Eff
             const uint32_t position = is_score ? gathers_[i].index - 1 : sequence.length() - 1;
             finish_error(sequence,
                          ErrorKind::NumericFault,
-                         "numeric.logits",
+                         "numeric_fault",
                          "the logits at position " + std::to_string(position) + " are not finite",
                          now_us,
                          effects);

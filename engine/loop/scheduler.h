@@ -6,7 +6,8 @@
 // and up to `prefill` prompt rows, so decodes never wait for prompts and prompts always advance.
 // Pages are taken as sequences grow; when none is left the youngest sequence gives its pages back
 // and later computes them again from its tokens (nothing it delivered changes), so the oldest
-// always finishes. A sequence whose next prompt page is being computed by another waits for it.
+// always finishes. A sequence out of credit gives its place to one that waits, in the same way.
+// A sequence whose next prompt page is being computed by another waits for it.
 // Each request gets exactly one Done.
 #pragma once
 
@@ -93,6 +94,8 @@ class Scheduler {
     void adopt_cached_pages(Sequence& sequence);
     bool is_page_under_way(const Sequence& sequence) const;
     bool preempt_youngest(const Sequence& for_sequence);
+    bool park_held();
+    void requeue(size_t index);
     void publish_pages(Sequence& sequence);
     void release_pages(Sequence& sequence);
     void complete_sample(Sequence& sequence, const Outcome& outcome, uint64_t now_us, Effects&);

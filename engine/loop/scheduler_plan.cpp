@@ -52,11 +52,20 @@ const Step& Scheduler::plan(uint64_t now_us) {
 }
 
 void Scheduler::admit(uint64_t now_us) {
-    while (!waiting_.empty() && !free_slots_.empty()) {
-        if (!fits(*waiting_.front())) return;  // first come, first served: nobody overtakes
-        std::unique_ptr<Sequence> sequence = std::move(waiting_.front());
-        waiting_.erase(waiting_.begin());
+    while (true) {
+        // First come, first served among those that can go on; nobody else overtakes.
+        const auto next = std::find_if(waiting_.begin(), waiting_.end(), [](const auto& waiting) {
+            return !(waiting->is_parked && waiting->is_held());
+        });
+        if (next == waiting_.end()) return;
+        if (free_slots_.empty() || !fits(**next)) {
+            if (!park_held()) return;
+            continue;
+        }
+        std::unique_ptr<Sequence> sequence = std::move(*next);
+        waiting_.erase(next);
         waiting_tokens_ -= sequence->length();
+        sequence->is_parked = false;
         sequence->slot = free_slots_.back();
         free_slots_.pop_back();
         if (sequence->admitted_us == 0) sequence->admitted_us = now_us;
@@ -199,18 +208,38 @@ bool Scheduler::is_page_under_way(const Sequence& sequence) const {
 // False when that was `for_sequence` itself.
 bool Scheduler::preempt_youngest(const Sequence& for_sequence) {
     STRATA_ASSERT(running_.size() > 1, "one sequence alone always fits the pool");
-    std::unique_ptr<Sequence> youngest = std::move(running_.back());
-    running_.pop_back();
-    STRATA_ASSERT(youngest->step_rows == 0, "preempted in mid-step");
-    release_pages(*youngest);
-    youngest->computed = 0;
-    youngest->published = 0;
-    youngest->was_preempted = true;
-    ++totals_.preemptions;
-    const bool is_other = youngest.get() != &for_sequence;
-    waiting_tokens_ += youngest->length();
-    insert(waiting_, std::move(youngest));
+    const bool is_other = running_.back().get() != &for_sequence;
+    requeue(running_.size() - 1);
     return is_other;
+}
+
+// A reader that does not read costs its own sequence only: when somebody waits, the youngest
+// sequence out of credit, with all but its last row computed, gives its place and pages back.
+// False when there is none.
+bool Scheduler::park_held() {
+    for (size_t i = running_.size(); i > 0; --i) {
+        const Sequence& sequence = *running_[i - 1];
+        if (!sequence.is_held() || sequence.rows_ready() > 0) continue;
+        running_[i - 1]->is_parked = true;
+        requeue(i - 1);
+        return true;
+    }
+    return false;
+}
+
+// Takes the pages of a running sequence and puts it back in the queue; what it has computed is
+// computed again, or found in the prefix cache, and nothing it delivered changes.
+void Scheduler::requeue(size_t index) {
+    std::unique_ptr<Sequence> sequence = std::move(running_[index]);
+    running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
+    STRATA_ASSERT(sequence->step_rows == 0, "requeued in mid-step");
+    release_pages(*sequence);
+    sequence->computed = 0;
+    sequence->published = 0;
+    sequence->was_preempted = true;
+    ++totals_.preemptions;
+    waiting_tokens_ += sequence->length();
+    insert(waiting_, std::move(sequence));
 }
 
 void Scheduler::publish_pages(Sequence& sequence) {

@@ -22,6 +22,7 @@ struct Sequence {
     uint32_t cached_tokens = 0;  // prompt tokens found in the prefix cache at first admission
     uint32_t step_rows = 0;      // rows in the step under way
     bool was_preempted = false;
+    bool is_parked = false;  // waits for credit; gave its place to another
     bool is_done = false;
     uint64_t admitted_us = 0;     // 0 = never
     uint64_t first_token_us = 0;  // 0 = none yet

@@ -137,6 +137,43 @@ TEST(nobody_waits_for_a_page_that_a_held_sequence_will_not_fill) {
     world.check_empty();
 }
 
+TEST(sequences_out_of_credit_give_their_places_to_those_that_wait) {
+    SchedulerConfig config = roomy();
+    config.batch = 2;
+    World world(config);
+    const uint64_t held[] = {world.submit(make_prompt(1, 40), endless(30), 3),
+                             world.submit(make_prompt(2, 70), endless(30), 5)};
+    world.run();
+    const uint64_t next[] = {world.submit(make_prompt(3, 40), endless(20)),
+                             world.submit(make_prompt(4, 40), endless(20)),
+                             world.submit(make_prompt(5, 40), endless(20))};
+    world.run();
+    for (const uint64_t rid : next) CHECK(done(world, rid).output_tokens == 20, rid);
+    for (const uint64_t rid : held) CHECK(world.requests.at(rid).is_live(), rid);
+    world.credit(held[1], 30);
+    world.run();
+    CHECK(done(world, held[1]).output_tokens == 30);
+    world.credit(held[0], 30);
+    world.run();
+    CHECK(done(world, held[0]).output_tokens == 30);
+    world.check_empty();
+}
+
+TEST(a_parked_sequence_can_be_cancelled) {
+    SchedulerConfig config = roomy();
+    config.batch = 1;
+    World world(config);
+    const uint64_t held = world.submit(make_prompt(1, 40), endless(30), 3);
+    world.run();
+    const uint64_t next = world.submit(make_prompt(2, 40), endless(5));
+    world.run();
+    CHECK(done(world, next).output_tokens == 5);
+    world.cancel(held);
+    world.run();
+    CHECK(done(world, held).reason == protocol::FinishReason::Cancelled);
+    world.check_empty();
+}
+
 TEST(scoring_needs_no_credit) {
     World world(roomy());
     SamplingParams params = endless(0);
@@ -261,6 +298,7 @@ TEST(a_numeric_fault_ends_its_sequence_and_leaves_no_bad_page) {
     const uint64_t victim = world.submit(make_prompt(2, 80), endless(5));
     world.run();
     CHECK(done(world, victim).error_kind == ErrorKind::NumericFault);
+    CHECK(done(world, victim).code == "numeric_fault", done(world, victim).code);
     CHECK(world.scheduler.pages().idle_count() == 0, "nothing of a bad history may be reused");
     world.runtime.poison_every = 0;
     const uint64_t again = world.submit(make_prompt(2, 80), endless(5));
