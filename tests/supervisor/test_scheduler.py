@@ -462,3 +462,15 @@ def test_end_of_a_drain_makes_late_messages_no_fault() -> None:
     rid, _ = s.submit(spec(), 0)
     s.end_all(Failed(ErrorKind.OVERLOADED, "shutting_down", ""), 1)
     assert s.on_tokens(Tokens(step=1, items=[TokensItem(rid=rid, offset=0, ids=[1])]), 1) == []
+
+
+def test_a_reader_that_does_not_read_keeps_no_place() -> None:
+    s = scheduler()
+    s.on_ready(facts(batch=1, max_context=10_000), 0)
+    rids = [s.submit(spec(), 0)[0] for _ in range(1 + SUBMIT_AHEAD)]
+    last, effects = s.submit(spec(), 0)
+    assert effects == []
+    window = TokensItem(rid=rids[0], offset=0, ids=[1] * CREDIT_WINDOW)
+    effects = s.on_tokens(Tokens(step=1, items=[window]), 0)
+    assert [e.message.rid for e in effects if isinstance(e, Send)] == [last]
+    assert s.waiting == 0

@@ -52,6 +52,11 @@ class Entry:
     def prompt_tokens(self) -> int:
         return len(self.spec.prompt_ids)
 
+    @property
+    def is_stalled(self) -> bool:
+        """Out of credit: its reader does not read, so the engine does not run it either."""
+        return self.received >= self.granted
+
     def reset(self) -> None:
         """Back to the line, as if never submitted. Only before the first token."""
         self.state = RequestState.WAITING

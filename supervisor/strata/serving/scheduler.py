@@ -44,6 +44,7 @@ from strata.serving.request import (
 )
 
 SUBMIT_AHEAD = 2  # requests sent beyond the batch, so that a freed place is filled at once
+STALLED_MAX = 256  # requests whose reader does not read that are sent beyond these
 CREDIT_STEP = CREDIT_WINDOW // 2  # credit is renewed in steps of this size
 REQUEUES_MAX = 2
 CANCEL_GRACE_S = 5.0  # from CANCEL to the end without the engine's DONE
@@ -248,6 +249,7 @@ class Scheduler:
         first_s: list[float] = []
         gaps_s: list[float] = []
         total = 0
+        has_stalled = False
         for item in message.items:
             entry = self._in_flight.get(item.rid)
             if item.rid in self._abandoned:
@@ -280,8 +282,9 @@ class Scheduler:
             total += count
             self._line.on_served(entry.spec.key, count)
             effects.append(Deliver(item.rid, TokensReady(ids, logprobs)))
+            has_stalled = has_stalled or entry.is_stalled
         self._recorder.on_tokens(now, first_s, gaps_s, total)
-        return effects
+        return effects + self._dispatch(now) if has_stalled else effects
 
     def on_prompt_logprobs(self, message: PromptLogprobs) -> list[Effect]:
         entry = self._in_flight.get(message.rid)
@@ -348,7 +351,9 @@ class Scheduler:
         facts = self._admission.facts
         if facts is None or not (self._is_up and self._is_writable):
             return False
-        return self.in_flight < facts.plan.batch + SUBMIT_AHEAD
+        # A stalled request keeps no place from others, here as in the engine.
+        stalled = min(sum(e.is_stalled for e in self._in_flight.values()), STALLED_MAX)
+        return self.in_flight - stalled < facts.plan.batch + SUBMIT_AHEAD
 
     def _dispatch(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
