@@ -19,6 +19,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 
 #include "engine/loop/inbox.h"
 #include "engine/loop/vitals.h"
@@ -41,7 +42,7 @@ class Channel {
     void send(const T& message) {
         {
             const std::lock_guard lock(mutex_);
-            if (is_closed_) return;
+            if (is_closed_ || is_too_early<T>()) return;
             peer_.send(message, pending_);
             is_closed_ = peer_.phase() == protocol::Phase::Ended;
         }
@@ -59,6 +60,12 @@ class Channel {
                             std::chrono::milliseconds limit = std::chrono::seconds(2));
 
   private:
+    // Last words before HELLO: the supervisor could not tell what they are, the exit code says it.
+    template <class T>
+    bool is_too_early() const {
+        return std::is_same_v<T, protocol::Dying> && peer_.phase() == protocol::Phase::Hello;
+    }
+
     void read_commands();
     void handle(std::vector<protocol::ToEngineMessage>& messages);
     void push(protocol::ToEngineMessage& message);

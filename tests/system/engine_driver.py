@@ -37,7 +37,9 @@ class Output:
 class Engine:
     """One engine process. Use as a context manager; it is killed at the end if still there."""
 
-    def __init__(self, program: Path, *flags: str, parent: int | None = None) -> None:
+    def __init__(
+        self, program: Path, *flags: str, parent: int | None = None, first: bytes = b""
+    ) -> None:
         self.peer = SupervisorPeer()
         self.unread: list[ToSupervisorMessage] = []
         self.outputs: dict[int, Output] = defaultdict(Output)
@@ -46,6 +48,8 @@ class Engine:
         self.dying: m.Dying | None = None
         command_read, self.command_fd = os.pipe()
         self.event_fd, event_write = os.pipe()
+        if first:
+            os.write(self.command_fd, first)
         self.process = subprocess.Popen(
             [program, "--ipc", f"{command_read},{event_write}", *flags],
             pass_fds=(command_read, event_write),

@@ -414,6 +414,12 @@ def test_garbage_is_a_fault_with_last_words(engine: Engine) -> None:
     assert engine.dying.code == "proto.magic"
 
 
+def test_garbage_before_hello_is_a_fault(engine_path: Path) -> None:
+    for _ in range(10):  # the reader and the first message race
+        with Engine(engine_path, first=bytes(64)) as engine:
+            assert engine.process.wait(30) == ExitCode.PROTOCOL_BROKEN
+
+
 def test_message_out_of_order_is_a_fault(engine_path: Path, engine: Engine) -> None:
     with Engine(engine_path) as other:
         other.expect(m.Hello)
