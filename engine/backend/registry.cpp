@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "engine/plan/op_fields.h"
+
 namespace strata {
 namespace {
 
@@ -75,29 +77,6 @@ bool glob_matches(std::string_view pattern, std::string_view text) {
                 "--without-kernel '" + std::string(text) + "': " + why);
 }
 
-struct CountField {
-    std::string_view name;
-    uint32_t OpRequest::* member;
-};
-constexpr CountField kCounts[] = {
-    {"rows", &OpRequest::rows},
-    {"sequences", &OpRequest::sequences},
-    {"n", &OpRequest::n},
-    {"k", &OpRequest::k},
-    {"heads", &OpRequest::heads},
-    {"kv_heads", &OpRequest::kv_heads},
-    {"head_dim", &OpRequest::head_dim},
-    {"rope_dims", &OpRequest::rope_dims},
-    {"page_tokens", &OpRequest::page_tokens},
-};
-
-struct TypeField {
-    std::string_view name;
-    DType OpRequest::* member;
-};
-constexpr TypeField kTypeFields[] = {
-    {"weight", &OpRequest::weight}, {"act", &OpRequest::act}, {"kv", &OpRequest::kv}};
-
 using Compare = bool (*)(int64_t, int64_t);
 
 struct Operator {
@@ -150,7 +129,7 @@ std::function<bool(const OpRequest&)> parse_condition(std::string_view text,
                         "' as an operator and a value; operators are = != < <= > and >=");
     }
     const Compare compare = found->compare;
-    for (const TypeField& field : kTypeFields) {
+    for (const OpTypeField& field : kOpTypeFields) {
         if (field.name != name) continue;
         if (found->text != "=" && found->text != "!=") {
             refuse_mask(text,
@@ -163,7 +142,7 @@ std::function<bool(const OpRequest&)> parse_condition(std::string_view text,
             return compare(static_cast<int64_t>(request.*member), id);
         };
     }
-    for (const CountField& field : kCounts) {
+    for (const OpCountField& field : kOpCountFields) {
         if (field.name != name) continue;
         uint32_t number = 0;
         const auto [end, error] =
@@ -177,8 +156,8 @@ std::function<bool(const OpRequest&)> parse_condition(std::string_view text,
         };
     }
     std::string known;
-    for (const TypeField& field : kTypeFields) known.append(field.name).append(", ");
-    for (const CountField& field : kCounts) known.append(field.name).append(", ");
+    for (const OpTypeField& field : kOpTypeFields) known.append(field.name).append(", ");
+    for (const OpCountField& field : kOpCountFields) known.append(field.name).append(", ");
     known.resize(known.size() - 2);
     refuse_mask(text, "no field is named '" + std::string(name) + "'; fields are " + known);
 }

@@ -17,6 +17,7 @@
 #include "engine/base/cpu_features.h"
 #include "engine/base/thread_pool.h"
 #include "engine/cpu/kernels.h"
+#include "engine/plan/op_fields.h"
 #include "engine/quant/dequantize.h"
 
 namespace py = pybind11;
@@ -80,29 +81,15 @@ uint32_t feature_bits(const std::vector<std::string>& names) {
     return bits;
 }
 
-struct CountField {
-    const char* name;
-    uint32_t OpRequest::* member;
-};
-constexpr CountField kCounts[] = {
-    {"rows", &OpRequest::rows},
-    {"sequences", &OpRequest::sequences},
-    {"n", &OpRequest::n},
-    {"k", &OpRequest::k},
-    {"heads", &OpRequest::heads},
-    {"kv_heads", &OpRequest::kv_heads},
-    {"head_dim", &OpRequest::head_dim},
-    {"rope_dims", &OpRequest::rope_dims},
-    {"page_tokens", &OpRequest::page_tokens},
-};
-
 py::dict to_dict(const OpRequest& request) {
     py::dict out;
     out["kind"] = std::string(op_name(request.kind));
     out["weight"] = std::string(dtype_name(request.weight));
     out["act"] = std::string(dtype_name(request.act));
     out["kv"] = std::string(dtype_name(request.kv));
-    for (const CountField& field : kCounts) out[field.name] = request.*field.member;
+    for (const OpCountField& field : kOpCountFields) {
+        out[py::str(field.name.data(), field.name.size())] = request.*field.member;
+    }
     out["features"] = feature_names(request.features);
     return out;
 }
@@ -123,7 +110,7 @@ OpRequest from_dict(const py::dict& fields) {
             request.features = feature_bits(value.cast<std::vector<std::string>>());
         } else {
             bool is_known = false;
-            for (const CountField& field : kCounts) {
+            for (const OpCountField& field : kOpCountFields) {
                 if (name != field.name) continue;
                 request.*field.member = value.cast<uint32_t>();
                 is_known = true;

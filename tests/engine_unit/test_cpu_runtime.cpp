@@ -1,9 +1,6 @@
 // The executor keeps its promise of the step path: no allocation, whatever the rows. Every
 // operator new of the program is counted.
-#include <atomic>
-#include <cstdlib>
 #include <filesystem>
-#include <new>
 #include <string>
 #include <vector>
 
@@ -11,38 +8,7 @@
 #include "engine/base/cpu_features.h"
 #include "engine/cpu/kernels.h"
 #include "tests/engine_unit/check.h"
-
-namespace {
-
-std::atomic<uint64_t> allocations{0};
-
-void* counted(size_t bytes) {
-    allocations.fetch_add(1);
-    void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-    if (memory == nullptr) throw std::bad_alloc();
-    return memory;
-}
-
-}  // namespace
-
-void* operator new(size_t bytes) {
-    return counted(bytes);
-}
-void* operator new[](size_t bytes) {
-    return counted(bytes);
-}
-void operator delete(void* memory) noexcept {
-    std::free(memory);
-}
-void operator delete[](void* memory) noexcept {
-    std::free(memory);
-}
-void operator delete(void* memory, size_t) noexcept {
-    std::free(memory);
-}
-void operator delete[](void* memory, size_t) noexcept {
-    std::free(memory);
-}
+#include "tests/engine_unit/count_allocations.h"
 
 namespace strata::testing {
 

@@ -1,48 +1,14 @@
 // Scheduler and step runner keep the promise of the step path: admission of a request may allocate,
 // a step may not, whether it computes prompts or decodes, fills pages or ends sequences. Every
 // operator new of the program is counted; the executor has its own test (test_cpu_runtime.cpp).
-#include <atomic>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "engine/loop/resident.h"
 #include "engine/loop/scheduler.h"
 #include "engine/loop/step_runner.h"
 #include "tests/engine_unit/check.h"
+#include "tests/engine_unit/count_allocations.h"
 #include "tests/engine_unit/hash_runtime.h"
-
-namespace {
-
-std::atomic<uint64_t> allocations{0};
-
-void* counted(size_t bytes) {
-    allocations.fetch_add(1);
-    void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-    if (memory == nullptr) throw std::bad_alloc();
-    return memory;
-}
-
-}  // namespace
-
-void* operator new(size_t bytes) {
-    return counted(bytes);
-}
-void* operator new[](size_t bytes) {
-    return counted(bytes);
-}
-void operator delete(void* memory) noexcept {
-    std::free(memory);
-}
-void operator delete[](void* memory) noexcept {
-    std::free(memory);
-}
-void operator delete(void* memory, size_t) noexcept {
-    std::free(memory);
-}
-void operator delete[](void* memory, size_t) noexcept {
-    std::free(memory);
-}
 
 namespace strata::testing {
 
