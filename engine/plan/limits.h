@@ -10,6 +10,7 @@ namespace strata {
 using protocol::kBatchMax;
 using protocol::kKvTokensMax;
 using protocol::kPrefillMax;
+using protocol::kSpecMax;
 using protocol::kThreadsMax;
 
 }  // namespace strata

@@ -45,5 +45,6 @@ inline constexpr uint32_t kBatchMax = 256;
 inline constexpr uint32_t kPrefillMax = 8192;
 inline constexpr uint32_t kThreadsMax = 1024;
 inline constexpr uint64_t kKvTokensMax = 1073741824;
+inline constexpr uint32_t kSpecMax = 7;
 
 }  // namespace strata::protocol

@@ -393,7 +393,7 @@ static void take(Reader& r, Limits& m) {
 }
 
 static void put(Writer& w, const WantedModes& m) {
-    w.map(8);
+    w.map(18);
     w.str("batch");
     put(w, m.batch);
     w.str("max_context");
@@ -410,6 +410,26 @@ static void put(Writer& w, const WantedModes& m) {
     put(w, m.kv_tokens);
     w.str("prefix_cache");
     put(w, m.prefix_cache);
+    w.str("mtp");
+    put(w, m.mtp);
+    w.str("spec");
+    put(w, m.spec);
+    w.str("spec_min_p");
+    put(w, m.spec_min_p);
+    w.str("batch_mtp");
+    put(w, m.batch_mtp);
+    w.str("device");
+    put(w, m.device);
+    w.str("device_memory");
+    put(w, m.device_memory);
+    w.str("mmap");
+    put(w, m.mmap);
+    w.str("mlock");
+    put(w, m.mlock);
+    w.str("expert_cache");
+    put(w, m.expert_cache);
+    w.str("kv_resident");
+    put(w, m.kv_resident);
 }
 
 static void take_fields(Reader& r, WantedModes& m, size_t count) {
@@ -440,6 +460,36 @@ static void take_fields(Reader& r, WantedModes& m, size_t count) {
         } else if (key == "prefix_cache") {
             r.at("WantedModes.prefix_cache");
             take(r, m.prefix_cache);
+        } else if (key == "mtp") {
+            r.at("WantedModes.mtp");
+            take(r, m.mtp);
+        } else if (key == "spec") {
+            r.at("WantedModes.spec");
+            take(r, m.spec);
+        } else if (key == "spec_min_p") {
+            r.at("WantedModes.spec_min_p");
+            take(r, m.spec_min_p);
+        } else if (key == "batch_mtp") {
+            r.at("WantedModes.batch_mtp");
+            take(r, m.batch_mtp);
+        } else if (key == "device") {
+            r.at("WantedModes.device");
+            take(r, m.device);
+        } else if (key == "device_memory") {
+            r.at("WantedModes.device_memory");
+            take(r, m.device_memory);
+        } else if (key == "mmap") {
+            r.at("WantedModes.mmap");
+            take(r, m.mmap);
+        } else if (key == "mlock") {
+            r.at("WantedModes.mlock");
+            take(r, m.mlock);
+        } else if (key == "expert_cache") {
+            r.at("WantedModes.expert_cache");
+            take(r, m.expert_cache);
+        } else if (key == "kv_resident") {
+            r.at("WantedModes.kv_resident");
+            take(r, m.kv_resident);
         } else {
             r.skip();
         }
@@ -452,7 +502,7 @@ static void take(Reader& r, WantedModes& m) {
 }
 
 static void put(Writer& w, const ModePlan& m) {
-    w.map(8);
+    w.map(16);
     w.str("batch");
     put(w, m.batch);
     w.str("max_context");
@@ -469,6 +519,22 @@ static void put(Writer& w, const ModePlan& m) {
     put(w, m.kv_tokens);
     w.str("prefix_cache");
     put(w, m.prefix_cache);
+    w.str("mtp");
+    put(w, m.mtp);
+    w.str("spec");
+    put(w, m.spec);
+    w.str("spec_min_p");
+    put(w, m.spec_min_p);
+    w.str("batch_mtp");
+    put(w, m.batch_mtp);
+    w.str("mmap");
+    put(w, m.mmap);
+    w.str("mlock");
+    put(w, m.mlock);
+    w.str("expert_cache");
+    put(w, m.expert_cache);
+    w.str("kv_resident");
+    put(w, m.kv_resident);
 }
 
 static void take_fields(Reader& r, ModePlan& m, size_t count) {
@@ -507,6 +573,30 @@ static void take_fields(Reader& r, ModePlan& m, size_t count) {
         } else if (key == "prefix_cache") {
             r.at("ModePlan.prefix_cache");
             take(r, m.prefix_cache);
+        } else if (key == "mtp") {
+            r.at("ModePlan.mtp");
+            take(r, m.mtp);
+        } else if (key == "spec") {
+            r.at("ModePlan.spec");
+            take(r, m.spec);
+        } else if (key == "spec_min_p") {
+            r.at("ModePlan.spec_min_p");
+            take(r, m.spec_min_p);
+        } else if (key == "batch_mtp") {
+            r.at("ModePlan.batch_mtp");
+            take(r, m.batch_mtp);
+        } else if (key == "mmap") {
+            r.at("ModePlan.mmap");
+            take(r, m.mmap);
+        } else if (key == "mlock") {
+            r.at("ModePlan.mlock");
+            take(r, m.mlock);
+        } else if (key == "expert_cache") {
+            r.at("ModePlan.expert_cache");
+            take(r, m.expert_cache);
+        } else if (key == "kv_resident") {
+            r.at("ModePlan.kv_resident");
+            take(r, m.kv_resident);
         } else {
             r.skip();
         }
@@ -616,6 +706,128 @@ static void take_fields(Reader& r, MemoryPart& m, size_t count) {
 }
 
 static void take(Reader& r, MemoryPart& m) {
+    m = {};
+    take_fields(r, m, r.map());
+}
+
+static void put(Writer& w, const Shortfall& m) {
+    w.map(2);
+    w.str("axis");
+    put(w, m.axis);
+    w.str("reason");
+    put(w, m.reason);
+}
+
+static void take_fields(Reader& r, Shortfall& m, size_t count) {
+    uint32_t seen = 0;
+    for (size_t i = 0; i < count; ++i) {
+        r.at("Shortfall");
+        const std::string_view key = r.key();
+        if (key == "axis") {
+            r.at("Shortfall.axis");
+            take(r, m.axis);
+            seen |= 1u;
+        } else if (key == "reason") {
+            r.at("Shortfall.reason");
+            take(r, m.reason);
+            seen |= 2u;
+        } else {
+            r.skip();
+        }
+    }
+    r.at("Shortfall");
+    if (!(seen & 1u)) r.fail("the field axis is missing");
+    if (!(seen & 2u)) r.fail("the field reason is missing");
+}
+
+static void take(Reader& r, Shortfall& m) {
+    m = {};
+    take_fields(r, m, r.map());
+}
+
+static void put(Writer& w, const Configuration& m) {
+    w.map(4);
+    w.str("plan");
+    put(w, m.plan);
+    w.str("missing");
+    put(w, m.missing);
+    w.str("shortfalls");
+    put(w, m.shortfalls);
+    w.str("memory");
+    put(w, m.memory);
+}
+
+static void take_fields(Reader& r, Configuration& m, size_t count) {
+    uint32_t seen = 0;
+    for (size_t i = 0; i < count; ++i) {
+        r.at("Configuration");
+        const std::string_view key = r.key();
+        if (key == "plan") {
+            r.at("Configuration.plan");
+            take(r, m.plan);
+            seen |= 1u;
+        } else if (key == "missing") {
+            r.at("Configuration.missing");
+            take(r, m.missing);
+        } else if (key == "shortfalls") {
+            r.at("Configuration.shortfalls");
+            take(r, m.shortfalls);
+        } else if (key == "memory") {
+            r.at("Configuration.memory");
+            take(r, m.memory);
+        } else {
+            r.skip();
+        }
+    }
+    r.at("Configuration");
+    if (!(seen & 1u)) r.fail("the field plan is missing");
+}
+
+static void take(Reader& r, Configuration& m) {
+    m = {};
+    take_fields(r, m, r.map());
+}
+
+static void put(Writer& w, const DeviceFacts& m) {
+    w.map(5);
+    w.str("name");
+    put(w, m.name);
+    w.str("backend");
+    put(w, m.backend);
+    w.str("memory_total_bytes");
+    put(w, m.memory_total_bytes);
+    w.str("memory_available_bytes");
+    put(w, m.memory_available_bytes);
+    w.str("is_assumed");
+    put(w, m.is_assumed);
+}
+
+static void take_fields(Reader& r, DeviceFacts& m, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+        r.at("DeviceFacts");
+        const std::string_view key = r.key();
+        if (key == "name") {
+            r.at("DeviceFacts.name");
+            take(r, m.name);
+        } else if (key == "backend") {
+            r.at("DeviceFacts.backend");
+            take(r, m.backend);
+        } else if (key == "memory_total_bytes") {
+            r.at("DeviceFacts.memory_total_bytes");
+            take(r, m.memory_total_bytes);
+        } else if (key == "memory_available_bytes") {
+            r.at("DeviceFacts.memory_available_bytes");
+            take(r, m.memory_available_bytes);
+        } else if (key == "is_assumed") {
+            r.at("DeviceFacts.is_assumed");
+            take(r, m.is_assumed);
+        } else {
+            r.skip();
+        }
+    }
+}
+
+static void take(Reader& r, DeviceFacts& m) {
     m = {};
     take_fields(r, m, r.map());
 }
@@ -1093,7 +1305,7 @@ static void take_fields(Reader& r, Offer& m, size_t count) {
 }
 
 static void put(Writer& w, const Caps& m) {
-    w.map(6);
+    w.map(10);
     w.str("type");
     w.str("CAPS");
     w.str("host");
@@ -1106,6 +1318,14 @@ static void put(Writer& w, const Caps& m) {
     put(w, m.plan);
     w.str("memory");
     put(w, m.memory);
+    w.str("configurations");
+    put(w, m.configurations);
+    w.str("reasons");
+    put(w, m.reasons);
+    w.str("device");
+    put(w, m.device);
+    w.str("features");
+    put(w, m.features);
 }
 
 static void take_fields(Reader& r, Caps& m, size_t count) {
@@ -1132,6 +1352,18 @@ static void take_fields(Reader& r, Caps& m, size_t count) {
         } else if (key == "memory") {
             r.at("CAPS.memory");
             take(r, m.memory);
+        } else if (key == "configurations") {
+            r.at("CAPS.configurations");
+            take(r, m.configurations);
+        } else if (key == "reasons") {
+            r.at("CAPS.reasons");
+            take(r, m.reasons);
+        } else if (key == "device") {
+            r.at("CAPS.device");
+            take(r, m.device);
+        } else if (key == "features") {
+            r.at("CAPS.features");
+            take(r, m.features);
         } else {
             r.skip();
         }

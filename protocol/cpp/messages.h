@@ -75,12 +75,23 @@ struct Limits {
 struct WantedModes {
     uint32_t batch = 8;                // sequences that may share a step
     uint32_t max_context = 0;          // tokens a sequence may reach; 0 = the model's own
-    std::string kv = "auto";           // auto | f16 | f32
+    std::string kv = "auto";           // auto | f32 | f16 | bf16 | int8 | q4_0
     uint32_t prefill = 256;            // rows of a step that may be prompt tokens
     std::string activations = "auto";  // auto | int8 | f32
     uint32_t threads = 0;              // compute threads; 0 = one per usable core
     uint64_t kv_tokens = 0;            // size of the KV pool; 0 = from batch, context and memory
     bool prefix_cache = true;
+    std::string mtp =
+        "auto";         // auto: the model file's own draft layers | off | path of a drafter's file
+    uint32_t spec = 0;  // drafts a sequence may verify per step; 0 = auto
+    double spec_min_p = 0.0;         // a draft less probable than this ends drafting
+    std::string batch_mtp = "auto";  // auto | on | off: drafts while sequences share a step
+    std::string device = "auto";     // auto | a device's name or index
+    uint64_t device_memory = 0;      // bytes of it that may be used; 0 = what is free
+    bool mmap = true;    // weights that kernels read as they are stay in the mapped file
+    bool mlock = false;  // keep the weights from being paged out
+    std::string expert_cache = "auto";  // auto | off | number of experts kept in device memory
+    uint64_t kv_resident = 0;           // tokens of KV kept in device memory; 0 = all
 };
 
 // The configuration that runs, in the terms of WantedModes with every value chosen.
@@ -93,6 +104,15 @@ struct ModePlan {
     uint32_t threads{};
     uint64_t kv_tokens{};
     bool prefix_cache = true;
+    std::string mtp =
+        "off";          // off | model: the model file's own draft layers | path of a drafter's file
+    uint32_t spec = 0;  // 0 = no drafts
+    double spec_min_p = 0.0;
+    bool batch_mtp = false;
+    bool mmap = true;
+    bool mlock = false;
+    std::string expert_cache = "off";
+    uint64_t kv_resident = 0;
 };
 
 // One mode of the configuration: what was asked, what can run, and why they differ.
@@ -108,6 +128,28 @@ struct MemoryPart {
     std::string name;  // "weights.mapped", "weights.packed", "kv", "activations", "logits"
     uint64_t bytes{};
     std::string text;
+};
+
+// A value of a configuration that is less than was asked, for `Caps.reasons[reason]`.
+struct Shortfall {
+    std::string axis;  // a field of ModePlan: "max_context", "threads"
+    uint32_t reason{};
+};
+
+// One point of the modes near what was asked, planned as itself.
+struct Configuration {
+    ModePlan plan;
+    std::vector<uint32_t> missing;  // of Caps.reasons; empty: the engine can run it
+    std::vector<Shortfall> shortfalls;
+    std::vector<MemoryPart> memory;  // of this configuration, before anything is allocated
+};
+
+struct DeviceFacts {
+    std::string name;  // the device's own name
+    std::string backend;
+    uint64_t memory_total_bytes = 0;
+    uint64_t memory_available_bytes = 0;
+    bool is_assumed = false;  // facts given by a person, for a device that is not here
 };
 
 struct HostFacts {
@@ -212,6 +254,10 @@ struct Caps {
     std::vector<ModeReport> modes;
     ModePlan plan;  // the best configuration the engine can run
     std::vector<MemoryPart> memory;
+    std::vector<Configuration> configurations;
+    std::vector<Reason> reasons;  // that configurations refer to by index
+    DeviceFacts device;
+    std::vector<std::string> features;  // what a request may ask for: "penalties", "logprobs", ...
 };
 
 struct Plan {

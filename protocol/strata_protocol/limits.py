@@ -12,6 +12,7 @@ BATCH_MAX: Final = 256
 PREFILL_MAX: Final = 8192
 THREADS_MAX: Final = 1024
 KV_TOKENS_MAX: Final = 1 << 30
+SPEC_MAX: Final = 7
 
 # By the field's name in WantedModes and ModePlan.
 MODE_MAX: Final[dict[str, int]] = {
@@ -19,4 +20,5 @@ MODE_MAX: Final[dict[str, int]] = {
     "prefill": PREFILL_MAX,
     "threads": THREADS_MAX,
     "kv_tokens": KV_TOKENS_MAX,
+    "spec": SPEC_MAX,
 }

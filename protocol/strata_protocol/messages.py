@@ -98,12 +98,22 @@ class WantedModes(Struct):
 
     batch: U32 = 8  # sequences that may share a step
     max_context: U32 = 0  # tokens a sequence may reach; 0 = the model's own
-    kv: str = "auto"  # auto | f16 | f32
+    kv: str = "auto"  # auto | f32 | f16 | bf16 | int8 | q4_0
     prefill: U32 = 256  # rows of a step that may be prompt tokens
     activations: str = "auto"  # auto | int8 | f32
     threads: U32 = 0  # compute threads; 0 = one per usable core
     kv_tokens: U64 = 0  # size of the KV pool; 0 = from batch, context and memory
     prefix_cache: bool = True
+    mtp: str = "auto"  # auto: the model file's own draft layers | off | path of a drafter's file
+    spec: U32 = 0  # drafts a sequence may verify per step; 0 = auto
+    spec_min_p: float = 0.0  # a draft less probable than this ends drafting
+    batch_mtp: str = "auto"  # auto | on | off: drafts while sequences share a step
+    device: str = "auto"  # auto | a device's name or index
+    device_memory: U64 = 0  # bytes of it that may be used; 0 = what is free
+    mmap: bool = True  # weights that kernels read as they are stay in the mapped file
+    mlock: bool = False  # keep the weights from being paged out
+    expert_cache: str = "auto"  # auto | off | number of experts kept in device memory
+    kv_resident: U64 = 0  # tokens of KV kept in device memory; 0 = all
 
 
 class ModePlan(Struct):
@@ -117,6 +127,14 @@ class ModePlan(Struct):
     threads: U32
     kv_tokens: U64
     prefix_cache: bool = True
+    mtp: str = "off"  # off | model: the model file's own draft layers | path of a drafter's file
+    spec: U32 = 0  # 0 = no drafts
+    spec_min_p: float = 0.0
+    batch_mtp: bool = False
+    mmap: bool = True
+    mlock: bool = False
+    expert_cache: str = "off"
+    kv_resident: U64 = 0
 
 
 class ModeReport(Struct):
@@ -133,6 +151,30 @@ class MemoryPart(Struct):
     name: str  # "weights.mapped", "weights.packed", "kv", "activations", "logits"
     bytes: U64
     text: str = ""
+
+
+class Shortfall(Struct):
+    """A value of a configuration that is less than was asked, for `Caps.reasons[reason]`."""
+
+    axis: str  # a field of ModePlan: "max_context", "threads"
+    reason: U32
+
+
+class Configuration(Struct):
+    """One point of the modes near what was asked, planned as itself."""
+
+    plan: ModePlan
+    missing: list[U32] = []  # of Caps.reasons; empty: the engine can run it
+    shortfalls: list[Shortfall] = []
+    memory: list[MemoryPart] = []  # of this configuration, before anything is allocated
+
+
+class DeviceFacts(Struct):
+    name: str = ""  # the device's own name
+    backend: str = ""
+    memory_total_bytes: U64 = 0
+    memory_available_bytes: U64 = 0
+    is_assumed: bool = False  # facts given by a person, for a device that is not here
 
 
 class HostFacts(Struct):
@@ -235,6 +277,11 @@ class Caps(ToSupervisor, tag="CAPS"):
     modes: list[ModeReport]
     plan: ModePlan  # the best configuration the engine can run
     memory: list[MemoryPart] = []
+    # What was asked comes first, then all others that differ from it on fewer axes first.
+    configurations: list[Configuration] = []
+    reasons: list[Reason] = []  # that configurations refer to by index
+    device: DeviceFacts = DeviceFacts()
+    features: list[str] = []  # what a request may ask for: "penalties", "logprobs", ...
 
 
 class Plan(ToEngine, tag="PLAN"):

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
-from strata_protocol.limits import BATCH_MAX, KV_TOKENS_MAX, PREFILL_MAX, THREADS_MAX
+from strata_protocol.limits import BATCH_MAX, KV_TOKENS_MAX, PREFILL_MAX, SPEC_MAX, THREADS_MAX
 
 
 def _default_run_dir() -> str:
@@ -91,7 +91,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     kv: Annotated[
-        Literal["auto", "f16", "f32"],
+        Literal["auto", "f32", "f16", "bf16", "int8", "q4_0"],
         Meta(description="data type of the KV cache", extra={"group": "modes"}),
     ] = "auto"
     prefill: Annotated[
@@ -129,6 +129,83 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Meta(description="reuse the KV of prompts that begin alike", extra={"group": "modes"}),
     ] = True
+    mtp: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="drafts by multi-token prediction: auto (the model file's own draft"
+            " layers), off, or the GGUF file of a drafter",
+            extra={"group": "modes", "metavar": "FILE"},
+        ),
+    ] = "auto"
+    spec: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=SPEC_MAX,
+            description="drafts a sequence may verify per step; 0: auto",
+            extra={"group": "modes"},
+        ),
+    ] = 0
+    spec_min_p: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="a draft less probable than this ends drafting",
+            extra={"group": "modes"},
+        ),
+    ] = 0.0
+    batch_mtp: Annotated[
+        Literal["auto", "on", "off"],
+        Meta(description="drafts while sequences share a step", extra={"group": "modes"}),
+    ] = "auto"
+    device: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="device that runs the model: auto, its name or its index",
+            extra={"group": "modes", "metavar": "NAME"},
+        ),
+    ] = "auto"
+    device_memory: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 50,
+            description="bytes of the device's memory that may be used (24GiB, 512MiB, or a plain"
+            " number); 0: what is free",
+            extra={"group": "modes", "metavar": "BYTES", "unit": "bytes"},
+        ),
+    ] = 0
+    mmap: Annotated[
+        bool,
+        Meta(
+            description="leave weights that kernels read as they are in the mapped file",
+            extra={"group": "modes"},
+        ),
+    ] = True
+    mlock: Annotated[
+        bool,
+        Meta(description="keep the weights from being paged out", extra={"group": "modes"}),
+    ] = False
+    expert_cache: Annotated[
+        str,
+        Meta(
+            pattern="^(auto|off|[0-9]{1,6})$",
+            description="experts kept in device memory: auto, off or a number",
+            extra={"group": "modes", "metavar": "N"},
+        ),
+    ] = "auto"
+    kv_resident: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=KV_TOKENS_MAX,
+            description="tokens of KV kept in device memory; 0: all",
+            extra={"group": "modes"},
+        ),
+    ] = 0
     strict: Annotated[
         bool,
         Meta(

@@ -25,4 +25,5 @@ def test_the_engine_has_the_same_limits() -> None:
         "prefill": "uint32_t",
         "threads": "uint32_t",
         "kv_tokens": "uint64_t",
+        "spec": "uint32_t",
     }

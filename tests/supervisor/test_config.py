@@ -32,7 +32,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         (["--batch", "many"], "batch = 'many'"),
         (["--port", "70000"], "from 0 to 65535"),
         (["--drain-s", "nan"], "a number from 0 to 3600"),
-        (["--kv", "f64"], "auto or f16 or f32"),
+        (["--kv", "f64"], "auto or f32 or f16 or bf16 or int8 or q4_0"),
         (["--isa", "avx9"], "allowed: auto or portable or avx2 or avx512vnni or neon"),
         (["--backend", "cuda"], "backend = cuda is not part of this build; allowed: cpu"),
         (["--backend", "tpu"], "backend = 'tpu' is not allowed; allowed: cpu"),
@@ -173,7 +173,13 @@ def test_help_names_what_a_value_is(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["serve", "--help"])
     text = capsys.readouterr().out
-    for flag in ("--kv {auto,f16,f32}", "--run-dir DIR", "--model FILE", "--batch N", "{cpu}"):
+    for flag in (
+        "--kv {auto,f32,f16,bf16,int8,q4_0}",
+        "--run-dir DIR",
+        "--model FILE",
+        "--batch N",
+        "{cpu}",
+    ):
         assert flag in text
     for noise in ("STR", "CHOICE", "default empty", "default []", "cuda"):
         assert noise not in text
