@@ -12,7 +12,11 @@ struct Word {
     DType type;
     std::string_view word;
 };
-constexpr Word kKvWords[] = {{DType::F16, "f16"}, {DType::F32, "f32"}};
+constexpr Word kKvWords[] = {{DType::F32, "f32"},
+                             {DType::F16, "f16"},
+                             {DType::BF16, "bf16"},
+                             {DType::Q8_0, "int8"},
+                             {DType::Q4_0, "q4_0"}};
 constexpr Word kActivationWords[] = {{DType::I8Block, "int8"}, {DType::F32, "f32"}};
 
 template <size_t N>
@@ -45,7 +49,17 @@ WantedModes from_wire(const protocol::WantedModes& want) {
             want.activations,
             want.threads,
             want.kv_tokens,
-            want.prefix_cache};
+            want.prefix_cache,
+            want.mtp,
+            want.spec,
+            want.spec_min_p,
+            want.batch_mtp,
+            want.device,
+            want.device_memory,
+            want.mmap,
+            want.mlock,
+            want.expert_cache,
+            want.kv_resident};
 }
 
 SamplingParams from_wire(protocol::SamplingParams&& params) {
@@ -87,7 +101,15 @@ ModePlan from_wire(const protocol::ModePlan& plan) {
             type_of(kActivationWords, "activations", plan.activations),
             plan.threads,
             plan.kv_tokens,
-            plan.prefix_cache};
+            plan.prefix_cache,
+            plan.mtp,
+            plan.spec,
+            plan.spec_min_p,
+            plan.batch_mtp,
+            plan.mmap,
+            plan.mlock,
+            plan.expert_cache,
+            plan.kv_resident};
 }
 
 protocol::ModePlan to_wire(const ModePlan& plan) {
@@ -98,7 +120,15 @@ protocol::ModePlan to_wire(const ModePlan& plan) {
             word_of(kActivationWords, plan.activations),
             plan.threads,
             plan.kv_tokens,
-            plan.prefix_cache};
+            plan.prefix_cache,
+            plan.mtp,
+            plan.spec,
+            plan.spec_min_p,
+            plan.batch_mtp,
+            plan.mmap,
+            plan.mlock,
+            plan.expert_cache,
+            plan.kv_resident};
 }
 
 protocol::HostFacts to_wire(const HostFacts& host) {
