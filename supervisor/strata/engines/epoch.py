@@ -36,6 +36,7 @@ from strata_protocol.messages import (
     Ready,
     Reason,
     Refuse,
+    Resume,
     Stats,
     Submit,
     Tokens,
@@ -210,7 +211,7 @@ class Epoch:
 
     # --- EnginePort
 
-    def send(self, message: Submit | Cancel | Credit) -> None:
+    def send(self, message: Submit | Resume | Cancel | Credit) -> None:
         self._client.send(message)
 
     def fault(self, text: str) -> None:

@@ -20,8 +20,8 @@ from strata_protocol.messages import Reason
 
 from strata.engines.engine_log import newest_epoch
 from strata.engines.epoch import EngineSetup, Epoch
-from strata.engines.exits import EngineExit
-from strata.engines.port import EngineListener
+from strata.engines.exits import EngineExit, ExitClass
+from strata.engines.port import EngineListener, EngineLost
 from strata.engines.restart import (
     Decision,
     Hold,
@@ -136,7 +136,8 @@ class EngineOwner:
             log.error("engine %s", exited.text)
         self._observer.on_exited(exited)
         if epoch.handshake.ready is not None:
-            self._listener.on_lost(exited.text)
+            is_external = exited.exit_class in (ExitClass.EXTERNAL, ExitClass.STOP)
+            self._listener.on_lost(EngineLost(exited.text, is_external=is_external))
         return exited
 
     def _epoch_changed(self) -> None:

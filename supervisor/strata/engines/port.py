@@ -16,6 +16,7 @@ from strata_protocol.messages import (
     ModelFacts,
     PromptLogprobs,
     Ready,
+    Resume,
     Stats,
     Submit,
     Tokens,
@@ -31,7 +32,7 @@ RunMessage = Tokens | PromptLogprobs | Done | Stats
 class EnginePort(Protocol):
     """A running engine. Calls after its end are ignored."""
 
-    def send(self, message: Submit | Cancel | Credit) -> None:
+    def send(self, message: Submit | Resume | Cancel | Credit) -> None:
         """Sends it, long prompts in several frames. Raises SendError where the protocol cannot
         carry the message; nothing was sent then."""
         ...
@@ -50,6 +51,18 @@ class EngineReady:
     modes: Sequence[ModeRow]  # what runs, and why it differs from what was asked
 
 
+@dataclass(frozen=True, slots=True)
+class EngineLost:
+    """Why a ready engine is gone, as far as requests are concerned."""
+
+    cause: str  # a sentence for people: "killed by SIGSEGV (11) in phase running, 4.0 s after ..."
+    # Requests that were in the step it died in; empty: not known, any that ran may have been.
+    suspects: tuple[int, ...] = ()
+    is_external: bool = False  # ended from outside or by us: no request is to blame
+    signature: str = ""  # of the crash, where there is one
+    blamed_mode: str = ""  # mode that was taken out for it: the requests are not held to blame
+
+
 class EngineListener(Protocol):
     """Told of every change of the engine's life that concerns requests."""
 
@@ -61,7 +74,7 @@ class EngineListener(Protocol):
         """Whether the command pipe takes more without growing its buffer."""
         ...
 
-    def on_lost(self, cause: str) -> None:
+    def on_lost(self, lost: EngineLost) -> None:
         """A ready engine is gone and will be started again at once or soon."""
         ...
 

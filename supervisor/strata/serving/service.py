@@ -25,7 +25,7 @@ from strata_protocol.messages import (
 )
 
 from strata.config import Config
-from strata.engines.port import EnginePort, EngineReady, RunMessage
+from strata.engines.port import EngineLost, EnginePort, EngineReady, RunMessage
 from strata.serving.admission import Closure, SchedulerLimits
 from strata.serving.handle import RequestHandle
 from strata.serving.recorder import Recorder
@@ -107,10 +107,10 @@ class EngineService:
     def on_writable(self, is_writable: bool) -> None:
         self._perform(self._scheduler.on_writable(is_writable, self._clock()))
 
-    def on_lost(self, cause: str) -> None:
+    def on_lost(self, lost: EngineLost) -> None:
         self._port = None
         self._stats = None
-        self._perform(self._scheduler.on_lost(cause, self._clock()))
+        self._perform(self._scheduler.on_lost(lost.cause, self._clock()))
 
     def on_down(self, code: str, text: str, retry_after_s: float) -> None:
         closure = Closure(code, text, retry_after_s)
