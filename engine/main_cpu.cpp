@@ -12,7 +12,9 @@
 #include "engine/loop/build_id.h"
 #include "engine/loop/convert.h"
 #include "engine/loop/cpu_backend.h"
+#include "engine/loop/describe.h"
 #include "engine/loop/exit_code.h"
+#include "engine/loop/foreign_backend.h"
 #include "engine/loop/json.h"
 #include "engine/loop/options.h"
 #include "engine/loop/process.h"
@@ -25,25 +27,7 @@ using strata::protocol::ExitCode;
 
 constexpr const char* kProgram = "strata-engine-cpu";
 
-void describe(const strata::CpuBackend& backend, const strata::Registry& registry) {
-    strata::protocol::Buffer bytes;
-    strata::protocol::Writer out(bytes);
-    out.map(5);
-    out.str("build");
-    out.str(strata::build_id());
-    out.str("backend");
-    out.str(backend.name());
-    out.str("device");
-    out.str(backend.device());
-    out.str("isa");
-    out.str(backend.host().isa);
-    out.str("kernels");
-    out.array(registry.entries().size());
-    for (const strata::KernelEntry& entry : registry.entries()) out.str(entry.id);
-    std::puts(strata::to_json(bytes).c_str());
-}
-
-ExitCode print_plan(const strata::CpuBackend& backend, const strata::Options& options) {
+ExitCode print_plan(const strata::Backend& backend, const strata::Options& options) {
     const strata::Registry registry = make_registry(backend, options.without_kernels);
     const strata::Model model = strata::Model::open(options.plan);
     std::vector<strata::Reason> missing;
@@ -61,7 +45,7 @@ ExitCode print_plan(const strata::CpuBackend& backend, const strata::Options& op
 }
 
 // Never returns: the other threads may be anywhere when the loop is done.
-[[noreturn]] void serve_pipes(strata::CpuBackend& backend, const strata::Options& options) {
+[[noreturn]] void serve_pipes(strata::Backend& backend, const strata::Options& options) {
     strata::die_with_parent();
     const strata::Pipes pipes = strata::take_pipes(options.ipc);
     strata::Inbox inbox;
@@ -82,6 +66,12 @@ ExitCode print_plan(const strata::CpuBackend& backend, const strata::Options& op
     }
 }
 
+std::unique_ptr<strata::Backend> make_backend(const strata::Options& options) {
+    if (options.as_backend.empty()) return std::make_unique<strata::CpuBackend>(options.isa);
+    return std::make_unique<strata::ForeignBackend>(
+        options.as_backend, options.isa, options.assumed);
+}
+
 ExitCode run(const strata::Options& options) {
     if (options.help) {
         std::fputs(strata::help_text(kProgram).c_str(), stdout);
@@ -91,13 +81,18 @@ ExitCode run(const strata::Options& options) {
         std::printf("%s %s\n", kProgram, strata::build_id().c_str());
         return ExitCode::Ok;
     }
-    strata::CpuBackend backend(options.isa);
-    if (options.describe) {
-        describe(backend, make_registry(backend, options.without_kernels));
+    if (options.describe_all) {
+        std::puts(describe_all(strata::kernel_tables(), options.without_kernels).c_str());
         return ExitCode::Ok;
     }
-    if (!options.plan.empty()) return print_plan(backend, options);
-    if (!options.ipc.empty()) serve_pipes(backend, options);
+    const std::unique_ptr<strata::Backend> backend = make_backend(options);
+    if (options.describe) {
+        const strata::Registry registry = make_registry(*backend, options.without_kernels);
+        std::puts(describe(*backend, registry, strata::build_id()).c_str());
+        return ExitCode::Ok;
+    }
+    if (!options.plan.empty()) return print_plan(*backend, options);
+    if (!options.ipc.empty()) serve_pipes(*backend, options);
     throw Error(ErrorKind::InvalidRequest,
                 "config.flag",
                 "nothing to do; --help lists the flags (the supervisor starts this with --ipc)");

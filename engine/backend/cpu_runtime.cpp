@@ -124,6 +124,7 @@ CpuRuntime::BoundOp CpuRuntime::bind(uint32_t index) const {
     const auto slot = [&](SlotId id) { return id == kNoSlot ? nullptr : slots_[id]; };
     BoundOp bound;
     bound.kernel = resolved_.resolution.kernels[index];
+    STRATA_ASSERT(bound.kernel->run, "tables of programs that run have a launcher in each entry");
     bound.gathered = op.gathered;
     OpCall& call = bound.call;
     call.request = &op.request;

@@ -108,7 +108,7 @@ struct KernelEntry {
     std::string_view isa;   // "portable", "avx2", "avx512vnni", "neon"
     MatchFn match = nullptr;
     ItemsFn items = nullptr;
-    RunFn run = nullptr;
+    RunFn run = nullptr;  // null: not in this program; such entries are for plans and reports only
     const Packing* packing = nullptr;
     BytesFn scratch_bytes = nullptr;  // per thread; null = none
     BytesFn bytes_moved = nullptr;    // for one launch at request.rows

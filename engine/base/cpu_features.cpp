@@ -103,6 +103,12 @@ CpuFeatures detect() {
 
 #endif
 
+[[noreturn]] void refuse_isa(std::string_view isa, const std::string& known) {
+    throw Error(ErrorKind::InvalidRequest,
+                "config.isa",
+                "isa '" + std::string(isa) + "' is not one of " + known);
+}
+
 }  // namespace
 
 CpuFeatures detect_cpu() {
@@ -128,12 +134,30 @@ CpuFeatures limit_isa(const CpuFeatures& detected, std::string_view isa) {
     } else if (isa == "portable") {
         limited.avx512vnni = limited.avx2 = limited.neon = false;
     } else {
-        throw Error(
-            ErrorKind::InvalidRequest,
-            "config.isa",
-            "isa '" + std::string(isa) + "' is not one of auto, avx512vnni, avx2, neon, portable");
+        refuse_isa(isa, "auto, avx512vnni, avx2, neon, portable");
     }
     return limited;
+}
+
+CpuFeatures isa_features(std::string_view isa) {
+    CpuFeatures features;
+    if (isa == "avx512vnni") {
+        features.avx512vnni = features.avx2 = true;
+    } else if (isa == "avx2") {
+        features.avx2 = true;
+    } else if (isa == "neon") {
+        features.neon = true;
+    } else if (isa != "portable") {
+        refuse_isa(isa, "avx512vnni, avx2, neon, portable");
+    }
+    return features;
+}
+
+std::string_view best_isa(const CpuFeatures& features) {
+    return features.avx512vnni ? "avx512vnni"
+           : features.avx2     ? "avx2"
+           : features.neon     ? "neon"
+                               : "portable";
 }
 
 }  // namespace strata

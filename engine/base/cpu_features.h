@@ -22,4 +22,14 @@ CpuFeatures detect_cpu();
 // Error{Unsupported, "config.isa"} for one that this processor cannot run.
 CpuFeatures limit_isa(const CpuFeatures& detected, std::string_view isa);
 
+// What a processor has whose best instruction set is `isa` ("avx512vnni", "avx2", "neon",
+// "portable"), whether or not it is this one. Throws Error{InvalidRequest, "config.isa"}.
+CpuFeatures isa_features(std::string_view isa);
+
+// The best of them, in the words of isa_features().
+std::string_view best_isa(const CpuFeatures& features);
+
+// All names that isa_features() knows, plainest first.
+inline constexpr std::string_view kIsaNames[] = {"portable", "avx2", "avx512vnni", "neon"};
+
 }  // namespace strata

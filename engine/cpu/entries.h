@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/backend/kernel.h"
+#include "engine/base/assert.h"
 #include "engine/cpu/isa_ops.h"
 
 namespace strata::cpu {
@@ -26,9 +27,21 @@ void append_kv_append(Isa isa, std::vector<KernelEntry>& table);
 void append_attention(Isa isa, std::vector<KernelEntry>& table);
 void append_elementwise(Isa isa, std::vector<KernelEntry>& table);  // SwiGlu, Add
 
+// Whether the code of an instruction set is compiled into this program.
+constexpr bool is_compiled([[maybe_unused]] Isa isa) {
+#if defined(__x86_64__)
+    if (isa == Isa::Avx512Vnni || isa == Isa::Avx2) return true;
+#elif defined(__aarch64__)
+    if (isa == Isa::Neon) return true;
+#endif
+    return isa == Isa::Portable;
+}
+
 template <Isa kIsa>
 const IsaOps& isa_ops() {
-    if constexpr (kIsa == Isa::Avx512Vnni)
+    if constexpr (!is_compiled(kIsa))
+        assert_failed(__FILE__, __LINE__, "isa_ops", "entries of absent code have no launcher");
+    else if constexpr (kIsa == Isa::Avx512Vnni)
         return isa_ops_avx512();
     else if constexpr (kIsa == Isa::Avx2)
         return isa_ops_avx2();
@@ -43,25 +56,21 @@ constexpr std::string_view isa_name(Isa isa) {
     return kNames[static_cast<size_t>(isa)];
 }
 
-// Calls fn with the instruction set as a compile-time constant, for those of this processor family:
-// launchers are plain function pointers, so each one is compiled for its instruction set.
+// Calls fn with the instruction set as a compile-time constant: launchers are plain function
+// pointers, so each one is compiled for its instruction set. Entries are made for all of them, also
+// those of another processor family: reports speak of these, and kernels.cpp takes their launchers
+// away.
 template <class Fn>
 void with_isa(Isa isa, Fn&& fn) {
     switch (isa) {
-#if defined(__x86_64__)
         case Isa::Avx512Vnni:
             return fn(std::integral_constant<Isa, Isa::Avx512Vnni>{});
         case Isa::Avx2:
             return fn(std::integral_constant<Isa, Isa::Avx2>{});
-#endif
-#if defined(__aarch64__)
         case Isa::Neon:
             return fn(std::integral_constant<Isa, Isa::Neon>{});
-#endif
         case Isa::Portable:
             return fn(std::integral_constant<Isa, Isa::Portable>{});
-        default:
-            return;
     }
 }
 

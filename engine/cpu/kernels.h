@@ -13,4 +13,8 @@ namespace strata {
 // those of another processor family in the program at all.
 std::vector<KernelEntry> cpu_kernels(const CpuFeatures& features);
 
+// The same table for reports and plans about any processor: entries whose code is not compiled into
+// this program are listed without a launcher (KernelEntry::run is null).
+std::vector<KernelEntry> cpu_kernels_for_report(const CpuFeatures& features);
+
 }  // namespace strata

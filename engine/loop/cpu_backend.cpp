@@ -8,10 +8,7 @@ namespace strata {
 CpuBackend::CpuBackend(std::string_view isa)
     : features_(limit_isa(detect_cpu(), isa)), host_(read_host_facts()) {
     host_.cpu = features_.processor;
-    host_.isa = features_.avx512vnni ? "avx512vnni"
-                : features_.avx2     ? "avx2"
-                : features_.neon     ? "neon"
-                                     : "portable";
+    host_.isa = best_isa(features_);
 }
 
 std::vector<KernelEntry> CpuBackend::kernels() const {

@@ -44,8 +44,20 @@ const std::vector<Flag>& flags() {
          [](Options& o, const std::string& v) { o.plan = v; }},
         {"--describe",
          nullptr,
-         "print build, processor and kernels as JSON",
+         "print build, device, kernels and what they serve as JSON",
          [](Options& o, const std::string&) { o.describe = true; }},
+        {"--describe-all",
+         nullptr,
+         "print the kernels of every backend as JSON, the same on every machine",
+         [](Options& o, const std::string&) { o.describe_all = true; }},
+        {"--as",
+         "BACKEND",
+         "plan or describe for cpu, cuda or metal on a machine that is not here",
+         [](Options& o, const std::string& v) { o.as_backend = v; }},
+        {"--assume",
+         "FACT=VALUE,...",
+         "with --as: device, device_memory, host_memory, cores of that machine",
+         [](Options& o, const std::string& v) { o.assumed = parse_assumed(v); }},
         {"--version",
          nullptr,
          "print the version",
@@ -130,12 +142,14 @@ Options parse_options(const std::vector<std::string>& arguments) {
             fail(std::string(flag.name) + " needs a value: " + flag.value);
         }
     }
+    if (options.as_backend.empty() && !options.assumed.is_empty())
+        fail("--assume goes with --as BACKEND: facts of this machine are read, not assumed");
     return options;
 }
 
 std::string help_text(const std::string& program) {
-    std::string out =
-        "usage: " + program + " --ipc COMMAND_FD,EVENT_FD | --plan MODEL | --describe\n";
+    std::string out = "usage: " + program +
+                      " --ipc COMMAND_FD,EVENT_FD | --plan MODEL | --describe | --describe-all\n";
     for (const Flag& flag : flags()) {
         std::string left = "  " + std::string(flag.name) + (flag.value ? " " : "") +
                            (flag.value ? flag.value : "");

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/loop/foreign_backend.h"
 #include "engine/plan/mode.h"
 
 namespace strata {
@@ -13,8 +14,11 @@ struct Options {
     bool help = false;
     bool version = false;
     bool describe = false;
-    std::string ipc;   // "COMMAND_FD,EVENT_FD"
-    std::string plan;  // model file to plan for
+    bool describe_all = false;
+    std::string ipc;         // "COMMAND_FD,EVENT_FD"
+    std::string plan;        // model file to plan for
+    std::string as_backend;  // empty: this program's own; else plan and describe for that one
+    AssumedFacts assumed;    // of its device
     std::string isa = "auto";
     std::vector<std::string> without_kernels;
     WantedModes want;  // for --plan; serving takes it from OFFER

@@ -26,6 +26,8 @@ CPP_LAYERS: dict[str, set[str]] = {
     "engine/plan": {"engine/base", "engine/quant", "engine/gguf", "engine/model", "protocol/cpp"},
     "engine/backend": {"engine/base", "engine/quant", "engine/gguf", "engine/model", "engine/plan"},
     "engine/cpu": {"engine/base", "engine/quant", "engine/plan", "engine/backend"},
+    "engine/cuda": {"engine/base", "engine/quant", "engine/plan", "engine/backend"},
+    "engine/metal": {"engine/base", "engine/quant", "engine/plan", "engine/backend"},
     "engine/state": {"engine/base", "engine/plan", "engine/backend"},
     "engine/decode": {"engine/base", "engine/backend"},
     "protocol/cpp": {"engine/base"},

@@ -1,0 +1,133 @@
+#include "engine/backend/survey.h"
+
+#include <iterator>
+#include <utility>
+
+#include "engine/base/assert.h"
+#include "engine/plan/mode.h"
+
+namespace strata {
+namespace {
+
+constexpr uint32_t kRows = 256;
+constexpr uint32_t kSequences = 8;
+
+// Operands of an operation whose type varies, and the feature bits that mean something to it.
+struct Operands {
+    OpKind kind;
+    bool has_weight;
+    bool has_act;
+    bool has_kv;
+    uint32_t features;
+    bool is_fused = false;
+};
+constexpr Operands kOperands[] = {
+    {OpKind::Embed, true, false, false, 0},
+    {OpKind::RmsNorm, false, false, false, kFeatureGrouped},
+    {OpKind::RmsNormQuantize, false, false, false, kFeatureGrouped, true},
+    {OpKind::Quantize, false, false, false, 0},
+    {OpKind::Matmul, true, true, false, kFeatureBias},
+    {OpKind::Rope, false, false, false, kFeatureRopeNeox | kFeatureRopeFactors},
+    {OpKind::KvAppend, false, false, true, 0},
+    {OpKind::Attention, false, false, true, 0},
+    {OpKind::SwiGlu, false, false, false, 0},
+    {OpKind::Add, false, false, false, 0},
+    {OpKind::GatherRows, false, false, false, 0},
+};
+static_assert(std::size(kOperands) == kOpKindCount, "every operation is surveyed");
+
+OpRequest typical_request(OpKind kind) {
+    OpRequest request;
+    request.kind = kind;
+    request.n = request.k = 512;
+    request.heads = 8;
+    request.kv_heads = 2;
+    request.head_dim = request.rope_dims = 64;
+    request.page_tokens = kPageTokens;
+    return request;
+}
+
+SurveyAnswer ask(const Registry& registry, OpRequest request, StepShape shape) {
+    request.rows = shape == StepShape::OneRow ? 1 : kRows;
+    request.sequences = shape == StepShape::ManySequences ? kSequences : 1;
+    SurveyAnswer answer{std::move(request), shape, nullptr, {}, false};
+    auto found = registry.find(answer.request);
+    if (auto* refusal = std::get_if<Refusal>(&found)) {
+        answer.reasons = std::move(refusal->reasons);
+    } else {
+        answer.kernel = std::get<const KernelEntry*>(found);
+    }
+    return answer;
+}
+
+void ask_all(const Registry& registry,
+             const Operands& operands,
+             const std::vector<DType>& types,
+             std::vector<SurveyAnswer>& answers) {
+    const std::vector<DType> none = {DType::None};
+    const std::vector<DType> plain = {DType::F32};
+    OpRequest request = typical_request(operands.kind);
+    for (const DType weight : operands.has_weight ? types : none) {
+        for (const DType act : operands.has_act ? types : plain) {
+            for (const DType kv : operands.has_kv ? types : none) {
+                // All subsets of the bits, from none to all of them.
+                uint32_t features = 0;
+                do {
+                    request.weight = weight;
+                    request.act = act;
+                    request.kv = kv;
+                    request.features = features;
+                    for (const StepShape shape : kStepShapes) {
+                        answers.push_back(ask(registry, request, shape));
+                        answers.back().is_fused = operands.is_fused;
+                    }
+                    features = (features - operands.features) & operands.features;
+                } while (features != 0);
+            }
+        }
+    }
+}
+
+}  // namespace
+
+std::string_view step_shape_name(StepShape shape) {
+    constexpr std::string_view kNames[] = {"one_row", "many_rows", "many_sequences"};
+    const auto index = static_cast<size_t>(shape);
+    STRATA_ASSERT(index < std::size(kNames), "every shape has a name");
+    return kNames[index];
+}
+
+std::string describe_types(const OpRequest& request) {
+    OpRequest types;
+    types.kind = request.kind;
+    types.weight = request.weight;
+    types.act = request.act;
+    types.kv = request.kv;
+    types.rows = 0;
+    types.features = request.features;
+    return describe(types);
+}
+
+std::vector<DType> surveyed_types() {
+    std::vector<DType> types;
+    for (uint32_t id = 0; id < static_cast<uint32_t>(DType::I8Block); ++id) {
+        if (const auto info = find_dtype(id)) types.push_back(info->type);
+    }
+    types.push_back(DType::I8Block);
+    return types;
+}
+
+std::vector<OpKind> surveyed_ops() {
+    std::vector<OpKind> ops;
+    for (const Operands& operands : kOperands) ops.push_back(operands.kind);
+    return ops;
+}
+
+std::vector<SurveyAnswer> survey(const Registry& registry) {
+    const std::vector<DType> types = surveyed_types();
+    std::vector<SurveyAnswer> answers;
+    for (const Operands& operands : kOperands) ask_all(registry, operands, types, answers);
+    return answers;
+}
+
+}  // namespace strata
