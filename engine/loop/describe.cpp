@@ -113,7 +113,7 @@ std::vector<std::string> missing_of(const std::vector<SurveyAnswer>& answers,
     return missing;
 }
 
-// What is missing for steps of one shape: operations that no kernel serves in it, and requests that
+// What is missing for steps of one shape: operations that no kernel serves at all, and requests that
 // are served in steps of one row only.
 std::vector<std::string> missing_of_shape(const std::vector<SurveyAnswer>& answers,
                                           StepShape shape) {
@@ -122,7 +122,7 @@ std::vector<std::string> missing_of_shape(const std::vector<SurveyAnswer>& answe
         bool is_served = false;
         bool is_fused = false;
         for (const SurveyAnswer& answer : answers) {
-            if (answer.request.kind != op || answer.shape != shape) continue;
+            if (answer.request.kind != op) continue;
             is_served = is_served || answer.kernel;
             is_fused = answer.is_fused;
         }

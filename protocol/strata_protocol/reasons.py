@@ -152,7 +152,9 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
     ReasonCode("gguf.truncated", "The file ends before its content does.", _FILE),
     ReasonCode("gguf.corrupt", "The file's header contradicts itself.", _FILE),
     ReasonCode("gguf.limit", "A count or length in the file is beyond all sense.", _FILE),
-    ReasonCode("gguf.metadata", "A key of the file's metadata is missing or of a wrong type.", _FILE),
+    ReasonCode(
+        "gguf.metadata", "A key of the file's metadata is missing or of a wrong type.", _FILE
+    ),
     ReasonCode(
         "gguf.split",
         "The file is one part of a model that is split over several.",
@@ -244,7 +246,9 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         "A frame has another version than ours.",
         "Use supervisor and engine of one build.",
     ),
-    ReasonCode("proto.flags", "A frame's flags are reserved or disagree with its message.", _REPORT),
+    ReasonCode(
+        "proto.flags", "A frame's flags are reserved or disagree with its message.", _REPORT
+    ),
     ReasonCode("proto.length", "A frame is longer than the limit of its class.", _REPORT),
     ReasonCode("proto.crc", "A frame's checksum does not match.", _REPORT),
     ReasonCode("proto.truncated", "The stream ended inside a frame.", _REPORT),

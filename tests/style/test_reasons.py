@@ -21,7 +21,9 @@ OTHER_FIRST = {
     *("attention", "general", "rope", "split", "tokenizer"),
     *("aiohttp", "asyncio", "chat", "memory", "strata", "weights"),
 }
-FILE_NAME = re.compile(r".*\.(bin|cpp|gguf|gz|h|html|json|jsonl|lock|log|md|py|sock|toml|txt|weight)")
+FILE_NAME = re.compile(
+    r".*\.(bin|cpp|gguf|gz|h|html|json|jsonl|lock|log|md|py|sock|toml|txt|weight)"
+)
 COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 SOURCES = [
     name

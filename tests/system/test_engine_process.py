@@ -518,14 +518,6 @@ def run_json(engine_path: Path, *flags: str) -> dict[str, Any]:
     return msgspec.json.decode(result.stdout, type=dict[str, Any])
 
 
-def test_describe_lists_the_kernels_of_the_isa(engine_path: Path) -> None:
-    everything = run_json(engine_path, "--describe")
-    portable = run_json(engine_path, "--describe", "--isa", "portable")
-    assert portable["isa"] == "portable"
-    assert set(portable["kernels"]) <= set(everything["kernels"])
-    assert all(kernel.endswith(".portable") for kernel in portable["kernels"])
-
-
 def test_plan_prints_what_caps_says(engine_path: Path, model: Path) -> None:
     printed = run_json(engine_path, "--plan", str(model), "--batch", "3", "--threads", "1")
     with Engine(engine_path) as engine:
