@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/decode/candidates.h"
 #include "engine/decode/exponential.h"
+#include "engine/decode/features.h"
 #include "engine/decode/philox.h"
 #include "engine/decode/sampler.h"
 
@@ -82,6 +83,7 @@ SamplingParams make_params(const py::kwargs& fields) {
     take("ignore_eos", params.ignore_eos);
     take("logprobs", params.logprobs);
     take("prompt_logprobs", params.prompt_logprobs);
+    take("needs", params.needs);
     std::vector<std::pair<int32_t, double>> biases;
     take("logit_bias", biases);
     for (const auto& [token, bias] : biases) params.logit_bias.push_back({token, bias});
@@ -167,6 +169,15 @@ py::object validate_params(const SamplingParams& params, uint32_t vocab, uint32_
     return py::make_tuple(reason->code, reason->text);
 }
 
+py::dict asked_features(const SamplingParams& params) {
+    py::dict out;
+    for (const strata::RequestFeature& feature : strata::decode_features()) {
+        const char* field = feature.asked_by(params);
+        if (field != nullptr) out[py::str(std::string(feature.name))] = field;
+    }
+    return out;
+}
+
 }  // namespace
 
 void bind_sampler(py::module_& m) {
@@ -219,6 +230,19 @@ void bind_sampler(py::module_& m) {
           arg("vocab"),
           arg("logprobs_max") = strata::kTopLogprobsMax,
           "(code, text) of the first field out of range, or None.");
+    m.def("decode_features", [] { return strata::feature_names(strata::decode_features()); });
+    m.def("asked_features",
+          &asked_features,
+          arg("params"),
+          "Feature to the field of `params` that asks for it.");
+    m.def(
+        "missing_feature",
+        [](const SamplingParams& params) {
+            const auto reason = strata::missing_feature(params, strata::decode_features());
+            return reason ? py::object(py::make_tuple(reason->code, reason->text)) : py::none();
+        },
+        arg("params"),
+        "(code, text) of the first need that the engine lacks, or None.");
     m.def("draw_candidates", &draw, arg("logits"), arg("params"), arg("us"));
     m.def("rank_logits", &rank, arg("logits"), arg("count"), "At least `count` ids, best first.");
     m.def("exp_nonpositive", [](double x) { return strata::exp_nonpositive(x); }, arg("x"));

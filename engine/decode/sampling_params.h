@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -38,7 +39,12 @@ struct SamplingParams {
     bool ignore_eos = false;  // the loop's business: when a sequence ends
     int32_t logprobs = -1;
     int32_t prompt_logprobs = -1;
+    std::vector<std::string> needs;  // features by name, as the peer derived them: features.h
 
+    bool penalizes_prompt() const { return repetition_penalty != 1.0; }
+    bool penalizes_output() const {
+        return penalizes_prompt() || presence_penalty != 0.0 || frequency_penalty != 0.0;
+    }
     bool is_greedy() const { return temperature < kGreedyTemperature; }
 };
 

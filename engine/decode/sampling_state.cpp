@@ -14,9 +14,8 @@ SamplingState::SamplingState(SamplingParams params,
                              std::span<const int32_t> prompt,
                              uint32_t output_tokens_max)
     : params_(std::move(params)) {
-    const bool counts_prompt = params_.repetition_penalty != 1.0;
-    counts_generated_ =
-        counts_prompt || params_.presence_penalty != 0.0 || params_.frequency_penalty != 0.0;
+    const bool counts_prompt = params_.penalizes_prompt();
+    counts_generated_ = params_.penalizes_output();
     if (!counts_generated_) return;
     const uint64_t tokens = (counts_prompt ? prompt.size() : 0) + uint64_t{output_tokens_max};
     const auto distinct = static_cast<size_t>(std::min<uint64_t>(tokens, vocab));

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "engine/backend/capability.h"
+#include "engine/decode/features.h"
 #include "engine/loop/convert.h"
 #include "engine/loop/engine_loop.h"
 #include "engine/loop/exit_code.h"
@@ -131,6 +132,7 @@ protocol::Caps make_caps(const Backend& backend,
     caps.modes = to_wire(negotiation.modes);
     caps.plan = to_wire(negotiation.plan);
     caps.memory = to_wire(negotiation.memory);
+    caps.features = feature_names(decode_features());
     return caps;
 }
 

@@ -84,6 +84,7 @@ SamplingParams from_wire(protocol::SamplingParams&& params) {
     out.ignore_eos = params.ignore_eos;
     out.logprobs = params.logprobs;
     out.prompt_logprobs = params.prompt_logprobs;
+    out.needs = std::move(params.needs);
     return out;
 }
 

@@ -84,6 +84,14 @@ void Intake::begin(Partial&& partial, uint64_t now_us, Effects& effects) {
                          {"engine_draining", "the engine finishes its requests and takes no new"},
                          effects);
     }
+    if (auto reason = missing_feature(partial.params, features_)) {
+        return end_error(rid,
+                         partial.prompt_tokens,
+                         output_tokens,
+                         ErrorKind::Unsupported,
+                         std::move(*reason),
+                         effects);
+    }
     if (auto reason = problem(partial)) {
         return end_error(rid,
                          partial.prompt_tokens,

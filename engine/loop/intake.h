@@ -1,13 +1,16 @@
 // Turns SUBMIT, RESUME and PROMPT into checked Requests. Owns the prompts that have not arrived in
 // full. Everything a peer can get wrong about one request ends that request (DONE with
-// invalid_request and the field, value and allowed range) and nothing else; a PROMPT for a request
-// that is not here is ignored, because it may just have ended.
+// invalid_request and the field, value and allowed range, or with unsupported and the feature that
+// this engine lacks) and nothing else; a PROMPT for a request that is not here is ignored, because
+// it may just have ended.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "engine/decode/features.h"
 #include "engine/loop/effects.h"
 #include "engine/loop/scheduler.h"
 #include "protocol/cpp/messages.h"
@@ -18,8 +21,12 @@ class Intake {
   public:
     static constexpr size_t kPartialMax = 1024;  // prompts that may be incomplete at once
 
-    // `scheduler` outlives the intake. `vocab`: tokens of the model.
-    Intake(Scheduler& scheduler, uint32_t vocab) : scheduler_(scheduler), vocab_(vocab) {}
+    // `scheduler` outlives the intake. `vocab`: tokens of the model. `features`: what CAPS states;
+    // a request that asks for more is refused, so nothing it asks for is dropped.
+    Intake(Scheduler& scheduler,
+           uint32_t vocab,
+           std::span<const RequestFeature> features = decode_features())
+        : scheduler_(scheduler), vocab_(vocab), features_(features) {}
 
     void submit(protocol::Submit&& message, uint64_t now_us, Effects& effects);
     void resume(protocol::Resume&& message, uint64_t now_us, Effects& effects);
@@ -54,6 +61,7 @@ class Intake {
 
     Scheduler& scheduler_;
     uint32_t vocab_;
+    std::span<const RequestFeature> features_;
     uint64_t next_arrival_ = 0;
     bool is_draining_ = false;
     std::unordered_map<uint64_t, Partial> partial_;

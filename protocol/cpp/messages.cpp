@@ -968,7 +968,7 @@ static void take(Reader& r, LogitBias& m) {
 }
 
 static void put(Writer& w, const SamplingParams& m) {
-    w.map(17);
+    w.map(18);
     w.str("max_tokens");
     put(w, m.max_tokens);
     w.str("min_tokens");
@@ -1003,6 +1003,8 @@ static void put(Writer& w, const SamplingParams& m) {
     put(w, m.logprobs);
     w.str("prompt_logprobs");
     put(w, m.prompt_logprobs);
+    w.str("needs");
+    put(w, m.needs);
 }
 
 static void take_fields(Reader& r, SamplingParams& m, size_t count) {
@@ -1060,6 +1062,9 @@ static void take_fields(Reader& r, SamplingParams& m, size_t count) {
         } else if (key == "prompt_logprobs") {
             r.at("SamplingParams.prompt_logprobs");
             take(r, m.prompt_logprobs);
+        } else if (key == "needs") {
+            r.at("SamplingParams.needs");
+            take(r, m.needs);
         } else {
             r.skip();
         }

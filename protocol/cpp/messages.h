@@ -197,6 +197,7 @@ struct SamplingParams {
     bool ignore_eos = false;        // do not end at stop_ids
     int32_t logprobs = -1;         // -1 = none, else how many alternatives besides the chosen token
     int32_t prompt_logprobs = -1;  // the same for the prompt's own tokens
+    std::vector<std::string> needs;  // features that the fields ask for: features.py
 };
 
 struct TopLogprob {

@@ -67,6 +67,7 @@ _PARAMS = m.SamplingParams(
     ignore_eos=True,
     logprobs=20,
     prompt_logprobs=0,
+    needs=["sampling", "top_k"],
 )
 _TOP = [m.TopLogprob(token=11, logprob=-0.25), m.TopLogprob(token=70_000, logprob=-2.5)]
 _LOGPROB = m.TokenLogprob(logprob=-0.1, top=_TOP)

@@ -218,6 +218,7 @@ class SamplingParams(Struct):
     ignore_eos: bool = False  # do not end at stop_ids
     logprobs: I32 = -1  # -1 = none, else how many alternatives besides the chosen token
     prompt_logprobs: I32 = -1  # the same for the prompt's own tokens
+    needs: list[str] = []  # features that the fields ask for: features.py
 
 
 class LogitBias(Row):

@@ -16,6 +16,7 @@ from strata.serving.request import (
     TokensReady,
 )
 from strata.text.model import TextModel
+from strata_protocol.features import FIELDS
 from strata_protocol.messages import (
     FinishReason,
     ModelFacts,
@@ -38,7 +39,9 @@ def facts(context: int = 256, batch: int = 8) -> EngineFacts:
         threads=1,
         kv_tokens=context * batch,
     )
-    return EngineFacts(ModelFacts(architecture="llama", name="tiny"), plan)
+    return EngineFacts(
+        ModelFacts(architecture="llama", name="tiny"), plan, features=frozenset(FIELDS)
+    )
 
 
 def finished(

@@ -210,9 +210,7 @@ async def test_stop_and_usage_in_a_stream(server: Server) -> None:
     assert stream.done == 1
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("suffix", "x"), ("best_of", 3), ("grammar", "root ::= x")]
-)
+@pytest.mark.parametrize(("field", "value"), [("suffix", "x"), ("best_of", 3)])
 async def test_unsupported_fields(server: Server, field: str, value: Any) -> None:
     status, body = await server.complete(**{field: value})
     assert (status, body["error"]["param"]) == (400, field)

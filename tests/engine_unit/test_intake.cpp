@@ -213,6 +213,47 @@ TEST(draining_refuses_what_is_new_and_completes_what_has_begun) {
     CHECK(effects.done.size() == 1 && scheduler.has(1) && intake.is_empty());
 }
 
+TEST(a_request_that_needs_an_unstated_feature_is_refused_by_its_field) {
+    HashRuntime runtime(kVocab, 8, 19, 8);
+    // Each feature is left out in turn, with a request that asks for it by its field alone.
+    const auto ask = [](std::string_view name, protocol::SamplingParams& params) {
+        if (name == "sampling") params.temperature = 0.5;
+        if (name == "top_k") params.top_k = 1;
+        if (name == "top_p") params.top_p = 0.5;
+        if (name == "min_p") params.min_p = 0.5;
+        if (name == "typical_p") params.typical_p = 0.5;
+        if (name == "penalties") params.frequency_penalty = 0.5;
+        if (name == "logit_bias") params.logit_bias = {{1, 1.0}};
+        if (name == "min_tokens") params.min_tokens = 1;
+        if (name == "ignore_eos") params.ignore_eos = true;
+        if (name == "choices") params.choice = 1;
+        if (name == "logprobs") params.logprobs = 0;
+        if (name == "prompt_logprobs") params.prompt_logprobs = 0;
+    };
+    for (const RequestFeature& left_out : decode_features()) {
+        std::vector<RequestFeature> stated;
+        for (const RequestFeature& feature : decode_features())
+            if (feature.name != left_out.name) stated.push_back(feature);
+        Scheduler scheduler(config());
+        Intake intake(scheduler, kVocab, stated);
+        Effects effects;
+        protocol::Submit message;
+        message.ids = {1, 2};
+        message.prompt_tokens = 2;
+        message.params.temperature = 0;
+        message.rid = 1;
+        intake.submit(protocol::Submit(message), 1, effects);
+        CHECK(effects.done.empty() && scheduler.has(1), std::string(left_out.name));
+        message.rid = 2;
+        ask(left_out.name, message.params);
+        intake.submit(protocol::Submit(message), 1, effects);
+        CHECK(effects.done.size() == 1 && !scheduler.has(2), std::string(left_out.name));
+        CHECK(effects.done[0].error_kind == ErrorKind::Unsupported);
+        CHECK(effects.done[0].code == "mode_unsupported", effects.done[0].code);
+        CHECK(effects.done[0].text.find(left_out.name) != std::string::npos, effects.done[0].text);
+    }
+}
+
 }  // namespace strata::testing
 
 CHECK_MAIN

@@ -24,6 +24,7 @@ import msgspec
 import strata_protocol.messages as m
 from strata_protocol.codec import ToEngineMessage, ToSupervisorMessage
 from strata_protocol.exit_codes import ExitCode
+from strata_protocol.features import FIELDS
 from strata_protocol.peer import EnginePeer
 
 
@@ -39,6 +40,8 @@ class Behaviour:
     close_at: str = ""  # run: closes the event pipe and stays
     refuse: list[dict[str, str]] = field(default_factory=list)
     modes: list[dict[str, object]] = field(default_factory=list)
+    features: list[str] = field(default_factory=lambda: [f.value for f in FIELDS])
+    lacks: list[str] = field(default_factory=list)  # stated, but a request that needs it is refused
     batch: int = 4
     max_context: int = 256
     tokens_max: int = 1 << 30  # a request gets so many tokens and then nothing until cancelled
@@ -207,7 +210,7 @@ class FakeEngine:
         modes = msgspec.convert(self.b.modes, list[m.ModeReport]) or [batch]
         host = m.HostFacts(os="test", cpu="fake processor", isa="portable", cores=1)
         model = m.ModelFacts(architecture="fake", name="fake-model", vocab=1000, context=256)
-        return m.Caps(host=host, model=model, modes=modes, plan=plan)
+        return m.Caps(host=host, model=model, modes=modes, plan=plan, features=self.b.features)
 
     def serve(self) -> int:
         while True:
@@ -223,8 +226,13 @@ class FakeEngine:
         match message:
             case m.Submit():
                 self.at("submit")
+                lacking = [n for n in message.params.needs if n not in self.served()]
                 if self.is_draining:
-                    self.refuse_as_draining(message)
+                    self.refuse(message, m.ErrorKind.OVERLOADED, "engine_draining", "as scripted")
+                    return
+                if lacking:
+                    text = f"the request needs {lacking[0]}, which this engine does not have"
+                    self.refuse(message, m.ErrorKind.UNSUPPORTED, "mode_unsupported", text)
                     return
                 self.sequences[message.rid] = Sequence(
                     message.rid, message.prompt_tokens, list(message.ids), message.params,
@@ -285,7 +293,10 @@ class FakeEngine:
             self.done(s, m.FinishReason.LENGTH)
         return has_work
 
-    def refuse_as_draining(self, message: m.Submit) -> None:
+    def served(self) -> set[str]:
+        return set(self.b.features) - set(self.b.lacks)
+
+    def refuse(self, message: m.Submit, kind: m.ErrorKind, code: str, text: str) -> None:
         self.send(
             m.Done(
                 rid=message.rid,
@@ -293,9 +304,9 @@ class FakeEngine:
                 prompt_tokens=message.prompt_tokens,
                 cached_tokens=0,
                 output_tokens=0,
-                error_kind=m.ErrorKind.OVERLOADED,
-                code="engine_draining",
-                text="as scripted",
+                error_kind=kind,
+                code=code,
+                text=text,
             )
         )
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import strata_protocol
@@ -100,8 +101,11 @@ class Rig:
         assert epoch.process is not None
         return epoch.process.pid
 
-    async def submit(self, prompt: list[int], max_tokens: int = 4, key: str = "") -> Handle:
-        spec = RequestSpec("test", prompt, SamplingParams(max_tokens=max_tokens), key)
+    async def submit(
+        self, prompt: list[int], max_tokens: int = 4, key: str = "", **params: Any
+    ) -> Handle:
+        sampling = SamplingParams(max_tokens=max_tokens, **params)
+        spec = RequestSpec("test", prompt, sampling, key)
         return await self.service.submit(spec)
 
 

@@ -33,6 +33,7 @@ from strata.serving.scheduler import (
     Scheduler,
     Send,
 )
+from strata_protocol.features import FIELDS
 from strata_protocol.messages import (
     Cancel,
     Credit,
@@ -56,7 +57,7 @@ def facts(batch: int = BATCH, max_context: int = 100, kv_tokens: int = 300) -> E
         batch=batch, max_context=max_context, kv="f16", prefill=8, activations="f32", threads=1,
         kv_tokens=kv_tokens,
     )  # fmt: skip
-    return EngineFacts(ModelFacts(), plan)
+    return EngineFacts(ModelFacts(), plan, features=frozenset(FIELDS))
 
 
 def spec(prompt: int = 1, key: str = "", max_tokens: int = 1000) -> RequestSpec:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from strata.api.context import ApiContext, ApiLimits
+from strata.api.embeddings import EmbeddingEndpoint
 from strata.api.logprobs import LogprobWriter
 from strata.api.middleware import add_request_id, build_middlewares
 from strata.api.models import ModelEndpoint
@@ -66,6 +67,7 @@ def build_app(
         [
             web.post("/v1/chat/completions", ChatEndpoint(context).handle),
             web.post("/v1/completions", CompletionEndpoint(context).handle),
+            web.post("/v1/embeddings", EmbeddingEndpoint(context).handle),
             web.get("/v1/models", models.list),
             web.get("/v1/models/{id:.+}", models.get),
             *extra_routes,

@@ -20,6 +20,7 @@ from strata.api.errors import ApiError, invalid
 from strata.api.generation import Generation
 from strata.api.logprobs import LogprobWriter
 from strata.api.sse import EventStream
+from strata.serving.needs import MODE_UNSUPPORTED, Need, misfit
 from strata.serving.request import RequestSpec, Service
 from strata.text.errors import TemplateError, TextError
 from strata.text.model import TextModel
@@ -83,6 +84,14 @@ class ApiContext:
                 code="model_not_found",
                 param="model",
             )
+
+    def check_needs(self, needs: Sequence[Need]) -> None:
+        """Raises ApiError (400 `mode_unsupported`) for what the running mode does not have, before
+        any work is done for it; the serving layer judges what a sequence's parameters need."""
+        facts = self.service.facts
+        found = misfit(needs, facts.mode if facts is not None else None)
+        if found is not None:
+            raise invalid(found.text, found.param, MODE_UNSUPPORTED)
 
     async def in_worker(self, work: Callable[[], T], param: str) -> T:
         """Runs text work off the event loop. Its errors are the client's, about `param`."""

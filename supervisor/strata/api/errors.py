@@ -89,12 +89,12 @@ def unsupported(param: str, what: str) -> ApiError:
 
 def from_rejected(error: RejectedError) -> ApiError:
     """What the serving layer refused before anything was computed."""
-    return _from_kind(error.kind, error.code, error.text, error.retry_after_s)
+    return _from_kind(error.kind, error.code, error.text, error.retry_after_s, error.param)
 
 
 def from_failed(event: Failed) -> ApiError:
     """A request that failed after it had been accepted."""
-    return _from_kind(event.kind, event.code, event.text, None)
+    return _from_kind(event.kind, event.code, event.text, None, event.param)
 
 
 # kind -> (status, whether the same request may succeed later)
@@ -112,12 +112,16 @@ _REACTIONS: dict[ErrorKind, tuple[int, bool]] = {
 _CODE_STATUS = {"deadline_exceeded": 504}
 
 
-def _from_kind(kind: ErrorKind, code: str, text: str, retry_after_s: float | None) -> ApiError:
+def _from_kind(
+    kind: ErrorKind, code: str, text: str, retry_after_s: float | None, param: str | None
+) -> ApiError:
     status, may_retry = _REACTIONS[kind]
     status = _CODE_STATUS.get(code, status)
     if may_retry and retry_after_s is None:
         retry_after_s = RETRY_AFTER_DEFAULT_S
-    return ApiError(status, text, code=code, retry_after_s=retry_after_s if may_retry else None)
+    if not may_retry:
+        retry_after_s = None
+    return ApiError(status, text, code=code, param=param, retry_after_s=retry_after_s)
 
 
 def _error_type(status: int) -> str:

@@ -10,6 +10,7 @@ from typing import assert_never
 import msgspec
 from aiohttp import web
 
+from strata.api.body_needs import body_needs, message_needs
 from strata.api.choice import ChoiceText, Delta, ScoredToken
 from strata.api.context import ApiContext, new_id
 from strata.api.errors import invalid, unsupported
@@ -53,6 +54,7 @@ class ChatEndpoint:
         body = await context.decode(request, ChatRequest)
         context.check_model(body.model)
         refuse_unsupported(body)
+        context.check_needs(body_needs(body))
         top = _top_logprobs(body)
         stops = stop_strings(body)
         count = choice_count(body)
@@ -93,6 +95,7 @@ class ChatEndpoint:
     def _encode(self, body: ChatRequest) -> Sequence[int]:
         """Takes as long as the messages are, so it belongs in a worker. Raises ApiError too."""
         text, context = self._context.text, self._context.context_tokens
+        self._context.check_needs(message_needs(body.messages))
         messages = _messages(body.messages)
         variables = _variables(body)
         least = text.tokenizer.token_count_min(sum(len(m.content) for m in messages))
@@ -214,7 +217,7 @@ def _message(path: str, message: Message) -> ChatMessage:
             f"{path}.role is {message.role[:40]!r}; allowed: {', '.join((*ROLES, 'developer'))}",
             f"{path}.role",
         )
-    for field in ("tool_calls", "function_call", "audio"):
+    for field in ("tool_calls", "function_call"):
         if getattr(message, field):
             raise unsupported(f"{path}.{field}", f"{path}.{field}")
     match message.content:

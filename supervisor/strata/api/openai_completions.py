@@ -15,6 +15,7 @@ from typing import assert_never
 import msgspec
 from aiohttp import web
 
+from strata.api.body_needs import body_needs
 from strata.api.choice import ChoiceText, Delta, ScoredToken
 from strata.api.context import ApiContext, new_id
 from strata.api.errors import invalid
@@ -60,6 +61,7 @@ class CompletionEndpoint:
         body = await context.decode(request, CompletionRequest)
         context.check_model(body.model)
         refuse_unsupported(body)
+        context.check_needs(body_needs(body))
         top = -1
         if body.logprobs is not None:
             check_range("logprobs", body.logprobs, 0, TOP_LOGPROBS_MAX)

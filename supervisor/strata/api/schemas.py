@@ -1,8 +1,9 @@
 """The bodies of the OpenAI dialect: what clients send and what they get.
 
 Unknown fields are ignored, as OpenAI's own clients send ever new ones. Fields that are known, would
-change the meaning of the request and cannot be honoured are declared here only to be refused
-(`refuse_unsupported`); their types are open, since any value of theirs is refused.
+change the meaning of the request and cannot be honoured are declared here only to be refused, the
+service's own by `refuse_unsupported` and those that need something of the engine by
+`body_needs.py`; their types are open, since any value of theirs is refused.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     user: str | None = None
     # refused unless they ask for nothing
     best_of: int | None = None
+    prompt_logprobs: Any = None
+    # features of the engine that no mode has so far: body_needs.py
     use_beam_search: Any = None
     response_format: Any = None
     guided_json: Any = None
@@ -51,6 +54,14 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     structured_outputs: Any = None
     json_schema: Any = None
     grammar: Any = None
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    mirostat: Any = None
+    dry_multiplier: Any = None
+    xtc_probability: Any = None
+    top_n_sigma: Any = None
+    dynatemp_range: Any = None
+    lora: Any = None
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=False):
@@ -82,12 +93,13 @@ class ChatRequest(Request, kw_only=True):
     tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
-    modalities: Any = None
-    audio: Any = None
     web_search_options: Any = None
     continue_final_message: Any = None
     add_generation_prompt: Any = None
     chat_template: Any = None
+    # features of the engine: body_needs.py
+    modalities: Any = None
+    audio: Any = None
 
 
 class CompletionRequest(Request, kw_only=True):
@@ -101,21 +113,11 @@ class CompletionRequest(Request, kw_only=True):
 
 # field -> the values that ask for nothing, besides null
 _NEUTRAL: dict[str, tuple[object, ...]] = {
-    "use_beam_search": (False,),
-    "response_format": ({"type": "text"},),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": ("",),
-    "structured_outputs": (),
-    "json_schema": (),
-    "grammar": ("",),
+    "prompt_logprobs": (),
     "tools": ([],),
     "tool_choice": ("none", "auto"),  # without tools both mean the same
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "modalities": (["text"], []),
-    "audio": (),
     "web_search_options": (),
     "continue_final_message": (False,),
     "add_generation_prompt": (True,),
@@ -125,7 +127,8 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 
 
 def refuse_unsupported(request: Request) -> None:
-    """Raises ApiError for a field that this server knows and cannot honour."""
+    """Raises ApiError for a field that this server knows and cannot honour, whatever the engine
+    has."""
     for field, neutral in _NEUTRAL.items():
         value = getattr(request, field, None)
         if value is not None and value not in neutral:

@@ -284,7 +284,7 @@ class Epoch:
         self._arm(self._patience.ping_s)
         self._on_changed()
         rows = mode_rows(caps, ready, self.handshake.probes)
-        self._listener.on_ready(EngineReady(caps.model, ready, rows), self)
+        self._listener.on_ready(EngineReady(caps.model, ready, rows, caps.features), self)
 
     def _refuse(self, refused: Refused) -> None:
         self.refused = refused

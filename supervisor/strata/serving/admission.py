@@ -1,8 +1,8 @@
 """Whether a request may be accepted now, and when a refused client should come back. Pure.
 
 A request is refused before anything is computed when it can never run (empty, longer than the
-context), when the service takes nothing (draining, engine not coming back), or when the line has
-reached its bounds in requests or prompt tokens.
+context, needs that the running mode does not have), when the service takes nothing (draining,
+engine not coming back), or when the line has reached its bounds in requests or prompt tokens.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from strata_protocol.messages import ErrorKind
 
+from strata.serving.needs import MODE_UNSUPPORTED, misfit, needs_of
 from strata.serving.request import EngineFacts, RejectedError, RequestSpec
 
 QUEUE_TOKENS_UNKNOWN = 1 << 20  # bound of waiting prompt tokens until the KV pool is known
@@ -61,7 +62,7 @@ class Admission:
             raise closure.error()
         if not spec.prompt_ids:
             raise RejectedError(ErrorKind.INVALID_REQUEST, "empty_prompt", "the prompt is empty")
-        error = self.context_error(spec)
+        error = self.refusal(spec)
         if error is not None:
             raise error
         if fits:
@@ -79,10 +80,16 @@ class Admission:
                 retry_after_s=self._retry_after_s(waiting),
             )
 
-    def context_error(self, spec: RequestSpec) -> RejectedError | None:
-        """The refusal of a prompt that leaves no room for an answer, or None."""
+    def refusal(self, spec: RequestSpec) -> RejectedError | None:
+        """The refusal of what the running mode cannot serve, or None: needs it does not have, a
+        prompt that leaves no room for an answer. What is not known yet is checked at READY."""
+        found = misfit(needs_of(spec.params), self.facts.mode if self.facts else None)
+        if found is not None:
+            return RejectedError(
+                ErrorKind.UNSUPPORTED, MODE_UNSUPPORTED, found.text, param=found.param
+            )
         if self.facts is None:
-            return None  # checked again at READY
+            return None
         context = self.facts.plan.max_context
         if len(spec.prompt_ids) + min(spec.params.max_tokens, 1) <= context:
             return None

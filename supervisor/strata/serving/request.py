@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from strata_protocol.features import Feature
 from strata_protocol.messages import (
     ErrorKind,
     FinishReason,
@@ -21,6 +22,7 @@ from strata_protocol.messages import (
 )
 
 from strata.engines.modes import ModeRow
+from strata.serving.needs import Mode, mode_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Failed:
     kind: ErrorKind
     code: str  # "engine_restarted", "numeric_fault", ...
     text: str
+    param: str | None = None  # the body's field that is the reason, where one is
 
 
 Event = TokensReady | PromptScored | Finished | Failed
@@ -71,13 +74,20 @@ class RejectedError(Exception):
     """
 
     def __init__(
-        self, kind: ErrorKind, code: str, text: str, *, retry_after_s: float | None = None
+        self,
+        kind: ErrorKind,
+        code: str,
+        text: str,
+        *,
+        retry_after_s: float | None = None,
+        param: str | None = None,
     ) -> None:
         super().__init__(text)
         self.kind = kind
         self.code = code
         self.text = text
         self.retry_after_s = retry_after_s
+        self.param = param  # the body's field that is the reason, where one is
 
 
 class Handle(Protocol):
@@ -101,6 +111,12 @@ class EngineFacts:
     model: ModelFacts
     plan: ModePlan
     modes: Sequence[ModeRow] = ()  # requested, runs, because
+    features: frozenset[Feature] = frozenset()  # that a request may ask for
+
+    @property
+    def mode(self) -> Mode:
+        """What requests are placed in."""
+        return Mode(mode_name(self.plan), self.features)
 
 
 class Service(Protocol):
@@ -115,6 +131,6 @@ class Service(Protocol):
         """Admits a request (it may wait in the queue, also while the engine restarts).
 
         Raises RejectedError when it is refused: queue full, engine not coming back soon, draining,
-        prompt longer than the context.
+        prompt longer than the context, needs that the running mode does not have.
         """
         ...

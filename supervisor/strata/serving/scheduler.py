@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 from strata_protocol.errors import ProtocolFault
+from strata_protocol.features import declare
 from strata_protocol.messages import (
     Cancel,
     Credit,
@@ -176,11 +177,12 @@ class Scheduler:
         self._is_writable = True
         effects: list[Effect] = []
         for entry in list(self._line):
-            # Accepted before the first READY, or when the context was longer.
-            error = self._admission.context_error(entry.spec)
+            # Accepted before the first READY, or when the mode had more to offer.
+            error = self._admission.refusal(entry.spec)
             if error is not None:
                 self._line.remove(entry)
-                effects.append(self._end(entry, Failed(error.kind, error.code, error.text), now))
+                failed = Failed(error.kind, error.code, error.text, error.param)
+                effects.append(self._end(entry, failed, now))
         return effects + self._dispatch(now)
 
     def on_lost(self, cause: str, now: float) -> list[Effect]:
@@ -371,7 +373,7 @@ class Scheduler:
                         rid=entry.rid,
                         prompt_tokens=entry.prompt_tokens,
                         ids=list(entry.spec.prompt_ids),
-                        params=entry.spec.params,
+                        params=declare(entry.spec.params),
                         credit=entry.granted,
                     )
                 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from strata_protocol.errors import SendError
+from strata_protocol.features import known
 from strata_protocol.messages import (
     Cancel,
     Credit,
@@ -87,7 +88,7 @@ class EngineService:
 
     def on_ready(self, ready: EngineReady, port: EnginePort) -> None:
         self._port = port
-        self._facts = EngineFacts(ready.model, ready.ready.plan, ready.modes)
+        self._facts = EngineFacts(ready.model, ready.ready.plan, ready.modes, known(ready.features))
         self._perform(self._scheduler.on_ready(self._facts, self._clock()))
 
     def on_message(self, message: RunMessage) -> None:
