@@ -67,6 +67,7 @@ unit: $(VENV)/tools
 generate: $(VENV)/installed
 	$(BIN)/python protocol/schema/generate.py
 	$(BIN)/python protocol/schema/golden.py
+	$(BIN)/python tools/generate_docs.py
 
 bench: $(VENV)/installed $(VENV)/model
 	$(BIN)/python bench/serve/run.py $(BENCH_FLAGS)

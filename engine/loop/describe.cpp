@@ -5,7 +5,6 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/backend/candidates.h"
 #include "engine/backend/survey.h"
 #include "engine/loop/json.h"
 #include "engine/plan/limits.h"

@@ -27,7 +27,7 @@ class ReasonCode:
 
 
 _FILE: Final = "Get the file again or convert it again; compare its checksum with the source."
-_OTHER_MODEL: Final = "Use a model of an architecture that `docs/capabilities.md` names."
+_OTHER_MODEL: Final = "Use a model of an architecture that is supported; the text names them."
 _REPORT: Final = "Report it with the engine's log of that start: it is a fault of Strata."
 
 REASONS: Final[tuple[ReasonCode, ...]] = (
@@ -125,7 +125,7 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
     ReasonCode(
         "model.tensor_unexpected",
         "The file holds a tensor that the architecture does not use, so results would be wrong.",
-        _OTHER_MODEL,
+        "Use a file of the plain architecture, without that tensor.",
     ),
     ReasonCode(
         "model.context",

@@ -1,6 +1,6 @@
 """The command line: flags to settings, command to function, errors to one sentence and a status.
 
-    strata-supervisor serve MODEL | status | plan MODEL | config [--explain] | version
+    strata-supervisor serve MODEL | status | plan MODEL | capabilities | config | version
 
 Flags come from the configuration's schema; docs/operations.md lists the exit statuses. This is
 the one place that joins `text` and `api` with the rest.
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 PLAN_GROUPS = ("model and engine", "modes")
+TABLES = ("cpu", "cuda", "metal", "all")  # of capabilities
 OTHER_NAMES = {  # what other servers call these flags
     "-m": "--model",
     "-c": "--max-context",
@@ -124,6 +125,10 @@ def _run(argv: Sequence[str]) -> int:
             from strata.cli_plan import show_plan  # noqa: PLC0415
 
             return show_plan(_settings(args), as_json=args.json)
+        case "capabilities":
+            from strata.cli_capabilities import show_capabilities  # noqa: PLC0415
+
+            return show_capabilities(_settings(args), backend=args.backend, as_json=args.json)
         case "config":
             return _show_config(_settings(args), explain=args.explain)
         case "version":
@@ -235,6 +240,20 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
     )
     add_model(plan)
     plan.add_argument("--json", action="store_true", help="one JSON object")
+    capabilities = command(
+        "capabilities",
+        "Shows which operations and types each backend serves.",
+        ("model and engine",),
+        without=("model", "served_model_name", "backend"),
+    )
+    capabilities.add_argument(
+        "--backend",
+        metavar="{" + ",".join(TABLES) + "}",
+        choices=TABLES,
+        default=TABLES[-1],
+        help="show the tables of one backend (default all)",
+    )
+    capabilities.add_argument("--json", action="store_true", help="one JSON object")
     config = command("config", "Shows the settings in force.", groups)
     config.add_argument("--explain", action="store_true", help="every setting with its meaning")
     command("version", "Shows the version.", ())
