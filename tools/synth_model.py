@@ -3,11 +3,11 @@ a working byte-level tokenizer and a chat template, so that the whole server run
 a few hundred kilobytes. Also writes broken files on purpose (missing tensors, wrong shapes,
 wrong metadata) for tests of refusals.
 
-    python tools/synth_model.py tiny.gguf --arch qwen3 --type q4_1 --layers 2
+    python -m tools.synth_model tiny.gguf --arch qwen3 --type q4_1 --layers 2
 
-Same arguments, same bytes: all weights come from one seed. K-quant blocks are random bits with
-scales of the right size (there is no quantiser for them here); the values they decode to are
-ordinary weights all the same.
+A model can bring a draft layer for multi-token prediction, and write_drafter() writes one as a file
+of its own. Same arguments, same bytes: all weights come from one seed, those of the draft layer
+last, so that a model is the same with and without one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -23,8 +23,9 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
+from tools.random_blocks import Floats, encode, random_weight, tensor_type
+
 MetaValue: TypeAlias = bool | int | float | str | list[int] | list[float] | list[str]
-Floats: TypeAlias = npt.NDArray[np.float32]
 
 ARCHITECTURES = ("llama", "qwen3")
 TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
@@ -59,6 +60,11 @@ class Shape:
     biases: bool = False  # biases of q, k and v
     fused_qkv: bool = False  # one attn_qkv tensor
     rope_factors: bool = False  # rope_freqs.weight
+    draft_layers: int = 0  # for multi-token prediction, behind the others
+
+    @property
+    def blocks(self) -> int:
+        return self.layers + self.draft_layers
 
 
 def byte_tokens() -> list[str]:
@@ -68,9 +74,43 @@ def byte_tokens() -> list[str]:
     return [chr(b) if b in plain else chr(next(stand_in)) for b in range(256)]
 
 
+def block_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Names, within their layer, and shapes (rows, columns) of the tensors of one layer."""
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    block: dict[str, tuple[int, ...]] = {"attn_norm.weight": (shape.width,)}
+    parts = {"attn_q": q, "attn_k": kv, "attn_v": kv}
+    if shape.fused_qkv:
+        parts = {"attn_qkv": q + 2 * kv}
+    for name, rows in parts.items():
+        block[f"{name}.weight"] = (rows, shape.width)
+        if shape.biases:
+            block[f"{name}.bias"] = (rows,)
+    if shape.architecture == "qwen3":
+        block["attn_q_norm.weight"] = (shape.head_dim,)
+        block["attn_k_norm.weight"] = (shape.head_dim,)
+    block["attn_output.weight"] = (shape.width, q)
+    block["ffn_norm.weight"] = (shape.width,)
+    block["ffn_gate.weight"] = (shape.ff, shape.width)
+    block["ffn_up.weight"] = (shape.ff, shape.width)
+    block["ffn_down.weight"] = (shape.width, shape.ff)
+    return block
+
+
+def draft_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the tensors of the draft layers."""
+    block: dict[str, tuple[int, ...]] = {
+        "nextn.eh_proj.weight": (shape.width, 2 * shape.width),
+        "nextn.enorm.weight": (shape.width,),
+        "nextn.hnorm.weight": (shape.width,),
+        "nextn.shared_head_norm.weight": (shape.width,),
+        **block_shapes(shape),
+    }
+    layers = range(shape.layers, shape.blocks)
+    return {f"blk.{i}.{name}": dims for i in layers for name, dims in block.items()}
+
+
 def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     """Names and shapes (rows, columns) of every tensor of the model, in file order."""
-    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (shape.vocab, shape.width)}
     if not shape.tied:
         tensors["output.weight"] = (shape.vocab, shape.width)
@@ -78,24 +118,30 @@ def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     if shape.rope_factors:
         tensors["rope_freqs.weight"] = (shape.head_dim // 2,)
     for i in range(shape.layers):
-        block: dict[str, tuple[int, ...]] = {"attn_norm.weight": (shape.width,)}
-        parts = {"attn_q": q, "attn_k": kv, "attn_v": kv}
-        if shape.fused_qkv:
-            parts = {"attn_qkv": q + 2 * kv}
-        for name, rows in parts.items():
-            block[f"{name}.weight"] = (rows, shape.width)
-            if shape.biases:
-                block[f"{name}.bias"] = (rows,)
-        if shape.architecture == "qwen3":
-            block["attn_q_norm.weight"] = (shape.head_dim,)
-            block["attn_k_norm.weight"] = (shape.head_dim,)
-        block["attn_output.weight"] = (shape.width, q)
-        block["ffn_norm.weight"] = (shape.width,)
-        block["ffn_gate.weight"] = (shape.ff, shape.width)
-        block["ffn_up.weight"] = (shape.ff, shape.width)
-        block["ffn_down.weight"] = (shape.width, shape.ff)
-        tensors.update({f"blk.{i}.{name}": dims for name, dims in block.items()})
-    return tensors
+        tensors.update({f"blk.{i}.{name}": dims for name, dims in block_shapes(shape).items()})
+    return tensors | draft_shapes(shape)
+
+
+def sizes_of(shape: Shape) -> dict[str, MetaValue]:
+    """Metadata of the model's sizes."""
+    a = shape.architecture
+    sizes: dict[str, MetaValue] = {
+        f"{a}.block_count": shape.blocks,
+        f"{a}.context_length": shape.context,
+        f"{a}.embedding_length": shape.width,
+        f"{a}.feed_forward_length": shape.ff,
+        f"{a}.attention.head_count": shape.heads,
+        f"{a}.attention.head_count_kv": shape.kv_heads,
+        f"{a}.attention.key_length": shape.head_dim,
+        f"{a}.attention.value_length": shape.head_dim,
+        f"{a}.attention.layer_norm_rms_epsilon": 1e-5,
+        f"{a}.rope.freq_base": 10000.0,
+        f"{a}.rope.dimension_count": shape.head_dim,
+        f"{a}.vocab_size": shape.vocab,
+    }
+    if shape.draft_layers:
+        sizes[f"{a}.nextn_predict_layers"] = shape.draft_layers
+    return sizes
 
 
 def metadata_of(shape: Shape) -> dict[str, MetaValue]:
@@ -108,18 +154,7 @@ def metadata_of(shape: Shape) -> dict[str, MetaValue]:
     endoftext = 256 + len(MERGES)
     return {
         "general.name": f"synthetic {a}",
-        f"{a}.block_count": shape.layers,
-        f"{a}.context_length": shape.context,
-        f"{a}.embedding_length": shape.width,
-        f"{a}.feed_forward_length": shape.ff,
-        f"{a}.attention.head_count": shape.heads,
-        f"{a}.attention.head_count_kv": shape.kv_heads,
-        f"{a}.attention.key_length": shape.head_dim,
-        f"{a}.attention.value_length": shape.head_dim,
-        f"{a}.attention.layer_norm_rms_epsilon": 1e-5,
-        f"{a}.rope.freq_base": 10000.0,
-        f"{a}.rope.dimension_count": shape.head_dim,
-        f"{a}.vocab_size": shape.vocab,
+        **sizes_of(shape),
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": "smollm" if a == "llama" else "qwen2",
         "tokenizer.ggml.tokens": tokens,
@@ -133,51 +168,19 @@ def metadata_of(shape: Shape) -> dict[str, MetaValue]:
     }
 
 
-def _half(value: float, count: int) -> npt.NDArray[np.uint8]:
-    return np.full((count, 1), value, dtype=np.float16).view(np.uint8)
-
-
-def _k_quant(kind: str, rows: int, columns: int, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """Random blocks of 256 whose values have a standard deviation near columns^-0.5."""
-    blocks = rows * columns // 256
-    deviation = float(columns) ** -0.5
-
-    def bits(count: int) -> npt.NDArray[np.uint8]:
-        return rng.integers(0, 256, size=(blocks, count), dtype=np.uint8)
-
-    match kind:
-        case "q4_k":  # d, dmin, 12 bytes of 6-bit scales and minima, 128 bytes of nibbles
-            d = deviation / 250
-            parts = [_half(d, blocks), _half(7.5 * d, blocks), bits(12), bits(128)]
-        case "q5_k":  # the same with 32 bytes of fifth bits
-            d = deviation / 500
-            parts = [_half(d, blocks), _half(15.5 * d, blocks), bits(12), bits(32), bits(128)]
-        case "q6_k":  # 128 low nibbles, 64 high bits, 16 int8 scales, d
-            parts = [bits(128), bits(64), bits(16), _half(deviation / 1350, blocks)]
-        case _:
-            raise ValueError(f"{kind} is not a K-quant")
-    return np.concatenate(parts, axis=1).reshape(rows, -1)
-
-
 def _weight(
     name: str, dims: tuple[int, ...], kind: str, rng: np.random.Generator
-) -> tuple[npt.NDArray[np.generic], gguf.GGMLQuantizationType]:
-    qtype = gguf.GGMLQuantizationType[kind.upper()]
-    if len(dims) == 1:
-        if name.endswith("norm.weight"):
-            values: Floats = (1 + 0.2 * rng.standard_normal(dims)).astype(np.float32)
-        elif name == "rope_freqs.weight":
-            values = np.linspace(1, 4, dims[0], dtype=np.float32)
-        else:
-            values = (0.1 * rng.standard_normal(dims)).astype(np.float32)
-    elif kind in {"q4_k", "q5_k", "q6_k"}:
-        return _k_quant(kind, dims[0], dims[1], rng), qtype
-    else:
+) -> npt.NDArray[np.generic]:
+    if len(dims) > 1:
         scale = 1.0 if name == "token_embd.weight" else dims[1] ** -0.5
-        values = (scale * rng.standard_normal(dims)).astype(np.float32)
-    if kind == "f32":
-        return values, qtype
-    return gguf.quants.quantize(values, qtype), qtype
+        return random_weight(kind, dims, scale, rng)
+    if name.endswith("norm.weight"):
+        values: Floats = (1 + 0.2 * rng.standard_normal(dims)).astype(np.float32)
+    elif name == "rope_freqs.weight":
+        values = np.linspace(1, 4, dims[0], dtype=np.float32)
+    else:
+        values = (0.1 * rng.standard_normal(dims)).astype(np.float32)
+    return encode(values, kind)
 
 
 def _add_metadata(writer: gguf.GGUFWriter, key: str, value: MetaValue) -> None:
@@ -196,12 +199,45 @@ def _add_metadata(writer: gguf.GGUFWriter, key: str, value: MetaValue) -> None:
             writer.add_array(key, value)
 
 
+def _write(
+    path: Path | str,
+    *,
+    architecture: str,
+    metadata: Mapping[str, MetaValue | None],
+    shapes: Mapping[str, tuple[int, ...]],
+    kind_of: Callable[[str], str],
+    seed: int,
+    drop: Sequence[str],
+    reshape: Mapping[str, tuple[int, ...]],
+) -> Path:
+    rng = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(str(path), architecture)
+    for key, value in metadata.items():
+        if value is not None:
+            _add_metadata(writer, key, value)
+    for name, dims in shapes.items():
+        # Drawn also when left out, so that the other tensors stay the same.
+        data = _weight(name, reshape.get(name, dims), kind_of(name), rng)
+        if name not in drop:
+            writer.add_tensor(name, data, raw_dtype=tensor_type(kind_of(name)))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return Path(path)
+
+
+def _override(name: str, kinds: Mapping[str, str] | None, otherwise: str) -> str:
+    return next((kind for part, kind in (kinds or {}).items() if part in name), otherwise)
+
+
 def write_model(
     path: Path | str,
     shape: Shape | None = None,
     *,
     kind: str = "f32",
     kinds: Mapping[str, str] | None = None,
+    draft_kinds: Mapping[str, str] | None = None,
     vector_kind: str = "f32",
     seed: int = 1,
     drop: Sequence[str] = (),
@@ -212,8 +248,9 @@ def write_model(
 ) -> Path:
     """Writes a model to `path` and returns it.
 
-    kind: tensor type of every matrix; `kinds` overrides it for names that contain the given text
-    ({"ffn_down": "q8_0"}). vector_kind: type of norms and biases.
+    kind: tensor type of every matrix, any type of GGUF files; `kinds` overrides it for names that
+    contain the given text ({"ffn_down": "q8_0"}), `draft_kinds` in the draft layers only.
+    vector_kind: type of norms and biases.
     To make broken files: `drop` leaves tensors out, `reshape` and `extra` give (rows, columns)
     of tensors, `metadata` overrides keys (None leaves one out), and `architecture_name` is what
     general.architecture says.
@@ -223,26 +260,58 @@ def write_model(
         raise ValueError(f"architecture {shape.architecture!r} is not one of {ARCHITECTURES}")
     if shape.vocab < VOCAB_MIN:
         raise ValueError(f"vocab {shape.vocab} is less than {VOCAB_MIN}")
-    rng = np.random.default_rng(seed)
-    writer = gguf.GGUFWriter(str(path), architecture_name or shape.architecture)
-    meta: dict[str, MetaValue | None] = {**metadata_of(shape), **(metadata or {})}
-    for key, value in meta.items():
-        if value is not None:
-            _add_metadata(writer, key, value)
-    for name, dims in {**tensor_shapes(shape), **(extra or {})}.items():
-        chosen = vector_kind if len(dims) == 1 else kind
-        if name == "rope_freqs.weight":
-            chosen = "f32"
-        chosen = next((v for part, v in (kinds or {}).items() if part in name), chosen)
-        # Drawn also when left out, so that the other tensors stay the same.
-        data, qtype = _weight(name, (reshape or {}).get(name, dims), chosen, rng)
-        if name not in drop:
-            writer.add_tensor(name, data, raw_dtype=qtype)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return Path(path)
+    shapes = {**tensor_shapes(shape), **(extra or {})}
+    drafts = draft_shapes(shape)
+
+    def kind_of(name: str) -> str:
+        chosen = vector_kind if len(shapes[name]) == 1 else kind
+        chosen = _override(name, kinds, "f32" if name == "rope_freqs.weight" else chosen)
+        return _override(name, draft_kinds, chosen) if name in drafts else chosen
+
+    return _write(
+        path,
+        architecture=architecture_name or shape.architecture,
+        metadata={**metadata_of(shape), **(metadata or {})},
+        shapes=shapes,
+        kind_of=kind_of,
+        seed=seed,
+        drop=drop,
+        reshape=reshape or {},
+    )
+
+
+def write_drafter(
+    path: Path | str,
+    shape: Shape,
+    *,
+    kind: str = "f32",
+    kinds: Mapping[str, str] | None = None,
+    seed: int = 1,
+    drop: Sequence[str] = (),
+    reshape: Mapping[str, tuple[int, ...]] | None = None,
+    metadata: Mapping[str, MetaValue | None] | None = None,
+) -> Path:
+    """Writes a draft layer for a model of `shape` (draft_layers counts as 1) as a file of its own.
+
+    It has no tokenizer and no tensors of the model. Arguments as for write_model.
+    """
+    shape = dataclasses.replace(shape, draft_layers=1)
+    shapes = draft_shapes(shape)
+    sizes: dict[str, MetaValue | None] = {"general.name": f"synthetic {shape.architecture} drafter"}
+
+    def kind_of(name: str) -> str:
+        return _override(name, kinds, "f32" if len(shapes[name]) == 1 else kind)
+
+    return _write(
+        path,
+        architecture=shape.architecture,
+        metadata={**sizes, **sizes_of(shape), **(metadata or {})},
+        shapes=shapes,
+        kind_of=kind_of,
+        seed=seed,
+        drop=drop,
+        reshape=reshape or {},
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -252,27 +321,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--arch", choices=ARCHITECTURES, default="llama")
     parser.add_argument("--type", choices=TYPES, default="f32", help="type of the matrices")
     parser.add_argument("--seed", type=int, default=1)
-    for name in ("layers", "width", "heads", "kv_heads", "head_dim", "ff", "vocab", "context"):
+    sizes = ("layers", "width", "heads", "kv_heads", "head_dim", "ff", "vocab", "context")
+    for name in (*sizes, "draft_layers"):
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=int, default=getattr(defaults, name))
     for name in ("biases", "fused_qkv", "rope_factors"):
         parser.add_argument("--" + name.replace("_", "-"), action="store_true")
     parser.add_argument("--untied", action="store_true", help="a head of its own")
     args = parser.parse_args(argv)
+    options = ("biases", "fused_qkv", "rope_factors", "draft_layers", *sizes)
     shape = Shape(
         architecture=args.arch,
-        layers=args.layers,
-        width=args.width,
-        heads=args.heads,
-        kv_heads=args.kv_heads,
-        head_dim=args.head_dim,
-        ff=args.ff,
-        vocab=args.vocab,
-        context=args.context,
         tied=not args.untied,
-        biases=args.biases,
-        fused_qkv=args.fused_qkv,
-        rope_factors=args.rope_factors,
+        **{name: getattr(args, name) for name in options},
     )
     write_model(args.out, shape, kind=args.type, seed=args.seed)
     print(f"{args.out}: {args.out.stat().st_size} bytes")

@@ -74,26 +74,26 @@ class Negotiator {
         out.plan.threads = chosen_threads();
         out.plan.prefix_cache = want_.prefix_cache && !quarantine_.hides("prefix_cache", "on");
         out.plan.max_context = wanted_context();
-        const ResolvedPlan resolved = resolve_mode(model_, out.plan, registry_);
-        out.missing = resolved.resolution.missing;
+        const ResolvedPlan resolved = resolve_mode(model_, nullptr, out.plan, registry_);
+        out.missing = resolved.missing();
         if (!out.missing.empty()) {
             return out;
         }
         out.has_int8 = uses_int8(resolved.step);
-        const WeightPlan weights = plan_weights(model_, resolved.step, resolved.resolution);
-        out.memory = plan_memory(model_, out.plan, resolved.step, resolved.resolution, weights);
+        const WeightPlan weights = plan_weights(model_, nullptr, resolved);
+        out.memory = plan_memory(model_, nullptr, out.plan, resolved, weights);
         KvBudgetInputs inputs;
         inputs.batch = out.plan.batch;
         inputs.max_context = out.plan.max_context;
         inputs.kv_tokens = want_.kv_tokens;
-        inputs.token_bytes = out.memory.kv_token_bytes;
+        inputs.token_bytes = out.memory.pool_token_bytes();
         inputs.other_bytes = out.memory.bytes_without_kv();
         inputs.available_bytes = host_.memory_available_bytes;
         out.budget = plan_kv_budget(inputs);
         out.missing = out.budget.refused;
         out.plan.kv_tokens = out.budget.kv_tokens;
         out.plan.max_context = out.budget.max_context;
-        out.memory = plan_memory(model_, out.plan, resolved.step, resolved.resolution, weights);
+        out.memory = plan_memory(model_, nullptr, out.plan, resolved, weights);
         return out;
     }
 

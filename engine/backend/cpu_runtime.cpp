@@ -16,10 +16,16 @@ constexpr uint32_t kChunksPerThread = 4;  // room to even out threads that were 
 
 ResolvedPlan resolve_or_throw(const Model& model, const ModePlan& plan, const Registry& registry) {
     validate_plan(model, plan);
-    ResolvedPlan resolved = resolve_mode(model, plan, registry);
-    if (!resolved.resolution.is_complete()) {
+    if (plan.spec > 0) {
+        throw Error(ErrorKind::Unsupported,
+                    "mode.not_built",
+                    "the plan has " + std::to_string(plan.spec) +
+                        " drafts; running drafts is not part of this build");
+    }
+    ResolvedPlan resolved = resolve_mode(model, nullptr, plan, registry);
+    if (!resolved.is_complete()) {
         std::string text;
-        for (const Reason& reason : resolved.resolution.missing) {
+        for (const Reason& reason : resolved.missing()) {
             text += (text.empty() ? "" : "\n") + reason.text;
         }
         throw Error(ErrorKind::Unsupported, "kernel.missing", text);
@@ -79,8 +85,8 @@ CpuRuntime::CpuRuntime(const Model& model,
     : model_(model),
       pool_(pool),
       resolved_(resolve_or_throw(model, plan, registry)),
-      weight_plan_(plan_weights(model, resolved_.step, resolved_.resolution)),
-      memory_(plan_memory(model, plan, resolved_.step, resolved_.resolution, weight_plan_)),
+      weight_plan_(plan_weights(model, nullptr, resolved_)),
+      memory_(plan_memory(model, nullptr, plan, resolved_, weight_plan_)),
       weights_(model, resolved_.step, weight_plan_, pool, progress),
       vocab_(model.hparams().vocab),
       kv_layer_bytes_(kv_layer_bytes(model.hparams(), plan)),

@@ -15,7 +15,8 @@ class CpuRuntime final : public Runtime {
   public:
     // Loads the weights and allocates the buffers of `plan`. `model`, `registry` and `pool` outlive
     // the runtime; `pool` has plan.threads threads. Throws Error: "plan.range" (a value that the
-    // model cannot have), "kernel.missing" (lists all), "mem.allocate".
+    // model cannot have), "kernel.missing" (lists all), "mem.allocate", "mode.not_built"
+    // (plan.spec > 0).
     CpuRuntime(const Model& model,
                const ModePlan& plan,
                const Registry& registry,

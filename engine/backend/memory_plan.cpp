@@ -11,10 +11,55 @@ namespace {
 
 constexpr uint64_t kBufferAlignment = 4096;  // keeps threads and layers on pages of their own
 
+// Of one thread, for any operation of the step.
+uint64_t scratch_thread_bytes(const StepPlan& step, const Resolution& resolution) {
+    uint64_t most = 0;
+    for (size_t i = 0; i < step.ops.size(); ++i) {
+        const BytesFn scratch = resolution.kernels[i]->scratch_bytes;
+        const uint64_t bytes = scratch == nullptr ? 0 : scratch(step.ops[i].request);
+        most = std::max(most, align_up(bytes, kBufferAlignment));
+    }
+    return most;
+}
+
+uint64_t vector_bytes(uint64_t elements, const Hparams& hparams) {
+    return (elements + hparams.rope_dims / 2) * sizeof(float);
+}
+
+DraftMemory plan_draft_memory(const Drafter& drafter,
+                              const ModePlan& plan,
+                              const StepPlan& step,
+                              const WeightBytes& weights) {
+    const Hparams& hparams = drafter.hparams();
+    DraftMemory memory;
+    memory.mapped_bytes = weights.mapped;
+    memory.packed_bytes = weights.packed;
+    memory.vector_bytes = vector_bytes(weights.elements, hparams);
+    memory.activation_bytes = step.activation_bytes();
+    memory.logits_bytes = step.logits_bytes();
+    memory.kv_token_bytes = kv_token_bytes(hparams, plan.kv, hparams.draft_layers);
+    memory.kv_bytes = 2 * hparams.draft_layers * kv_layer_bytes(hparams, plan);
+    return memory;
+}
+
+void append_parts(std::vector<MemoryPart>& parts, const DraftMemory& draft) {
+    parts.push_back(
+        {"drafter.weights.mapped", draft.mapped_bytes, "tensors that only drafts read in place"});
+    parts.push_back({"drafter.weights.packed",
+                     draft.packed_bytes + draft.vector_bytes,
+                     "weights that only drafts read, in the layout of their kernels"});
+    parts.push_back({"drafter.kv",
+                     draft.kv_bytes,
+                     "keys and values of the draft layer, " + std::to_string(draft.kv_token_bytes) +
+                         " bytes a token; resident as used"});
+    parts.push_back({"drafter.activations", draft.activation_bytes, "buffers of one draft step"});
+    parts.push_back({"drafter.logits", draft.logits_bytes, "rows of logits of one draft step"});
+}
+
 }  // namespace
 
-uint64_t kv_token_bytes(const Hparams& hparams, DType kv) {
-    return uint64_t{2} * hparams.layers * dtype_bytes(kv, hparams.kv_heads * hparams.head_dim);
+uint64_t kv_token_bytes(const Hparams& hparams, DType kv, uint32_t layers) {
+    return uint64_t{2} * layers * dtype_bytes(kv, hparams.kv_heads * hparams.head_dim);
 }
 
 uint64_t kv_layer_bytes(const Hparams& hparams, const ModePlan& plan) {
@@ -24,31 +69,34 @@ uint64_t kv_layer_bytes(const Hparams& hparams, const ModePlan& plan) {
 }
 
 MemoryPlan plan_memory(const Model& model,
+                       const Drafter* drafter,
                        const ModePlan& plan,
-                       const StepPlan& step,
-                       const Resolution& resolution,
+                       const ResolvedPlan& resolved,
                        const WeightPlan& weights) {
+    const Hparams& hparams = model.hparams();
+    const StepPlan& step = resolved.step;
     MemoryPlan memory;
-    memory.mapped_bytes = weights.mapped_bytes;
-    memory.packed_bytes = weights.packed_bytes;
-    const uint64_t rope_elements = model.hparams().rope_dims / 2;
-    memory.vector_bytes = (weights.vector_elements + rope_elements) * sizeof(float);
+    memory.mapped_bytes = weights.mapped_bytes - weights.drafters.mapped;
+    memory.packed_bytes = weights.packed_bytes - weights.drafters.packed;
+    memory.vector_bytes =
+        vector_bytes(weights.vector_elements - weights.drafters.elements, hparams);
     memory.activation_bytes = step.activation_bytes();
     memory.logits_bytes = step.logits_bytes();
-    for (size_t i = 0; i < step.ops.size(); ++i) {
-        const BytesFn scratch = resolution.kernels[i]->scratch_bytes;
-        const uint64_t bytes = scratch == nullptr ? 0 : scratch(step.ops[i].request);
+    memory.scratch_thread_bytes = scratch_thread_bytes(step, resolved.resolution);
+    if (resolved.draft) {
+        memory.draft = plan_draft_memory(*drafter, plan, *resolved.draft, weights.drafters);
         memory.scratch_thread_bytes =
-            std::max(memory.scratch_thread_bytes, align_up(bytes, kBufferAlignment));
+            std::max(memory.scratch_thread_bytes,
+                     scratch_thread_bytes(*resolved.draft, resolved.draft_resolution));
     }
     memory.scratch_bytes = memory.scratch_thread_bytes * plan.threads;
-    memory.kv_token_bytes = kv_token_bytes(model.hparams(), plan.kv);
-    memory.kv_bytes = 2 * model.hparams().layers * kv_layer_bytes(model.hparams(), plan);
+    memory.kv_token_bytes = kv_token_bytes(hparams, plan.kv, hparams.layers);
+    memory.kv_bytes = 2 * hparams.layers * kv_layer_bytes(hparams, plan);
     return memory;
 }
 
 std::vector<MemoryPart> MemoryPlan::parts() const {
-    return {
+    std::vector<MemoryPart> parts = {
         {"weights.mapped", mapped_bytes, "tensors read in place from the file"},
         {"weights.packed",
          packed_bytes + vector_bytes,
@@ -60,6 +108,10 @@ std::vector<MemoryPart> MemoryPlan::parts() const {
         {"logits", logits_bytes, "rows of logits of one step; resident as used"},
         {"scratch", scratch_bytes, std::to_string(scratch_thread_bytes) + " bytes a thread"},
     };
+    if (draft) {
+        append_parts(parts, *draft);
+    }
+    return parts;
 }
 
 }  // namespace strata

@@ -1,14 +1,30 @@
-// Memory of a mode, part by part, computed before any of it is allocated. The executor allocates
-// exactly these sizes.
+// Memory of a mode, part by part, computed before any of it is allocated: the model's, and what a
+// drafter adds. The executor allocates exactly these sizes.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/backend/weight_plan.h"
 #include "engine/plan/mode.h"
 
 namespace strata {
+
+// What drafts add to a mode. Scratch is shared with the model's step.
+struct DraftMemory {
+    uint64_t mapped_bytes = 0;
+    uint64_t packed_bytes = 0;
+    uint64_t vector_bytes = 0;
+    uint64_t activation_bytes = 0;
+    uint64_t logits_bytes = 0;
+    uint64_t kv_token_bytes = 0;
+    uint64_t kv_bytes = 0;
+
+    uint64_t bytes_without_kv() const {
+        return mapped_bytes + packed_bytes + vector_bytes + activation_bytes + logits_bytes;
+    }
+};
 
 struct MemoryPlan {
     uint64_t mapped_bytes = 0;  // file pages that steps read in place
@@ -18,26 +34,33 @@ struct MemoryPlan {
     uint64_t logits_bytes = 0;
     uint64_t scratch_thread_bytes = 0;  // for each thread
     uint64_t scratch_bytes = 0;
-    uint64_t kv_token_bytes = 0;  // keys and values of one token in all layers
+    uint64_t kv_token_bytes = 0;  // keys and values of one token in the model's layers
     uint64_t kv_bytes = 0;        // of the whole pool
+    std::optional<DraftMemory> draft;
+
+    // Keys and values of one token in all layers, the drafter's included.
+    uint64_t pool_token_bytes() const {
+        return kv_token_bytes + (draft ? draft->kv_token_bytes : 0);
+    }
 
     uint64_t bytes_without_kv() const {
         return mapped_bytes + packed_bytes + vector_bytes + activation_bytes + logits_bytes +
-               scratch_bytes;
+               scratch_bytes + (draft ? draft->bytes_without_kv() : 0);
     }
     std::vector<MemoryPart> parts() const;  // in the terms of reports
 };
 
-// Bytes of keys and values of one token in all layers.
-uint64_t kv_token_bytes(const Hparams& hparams, DType kv);
+// Bytes of keys and values of one token in `layers` layers.
+uint64_t kv_token_bytes(const Hparams& hparams, DType kv, uint32_t layers);
 
 // Bytes of the keys (or of the values) of one layer, page-aligned.
 uint64_t kv_layer_bytes(const Hparams& hparams, const ModePlan& plan);
 
+// Of a complete resolution; `drafter` as for resolve_mode.
 MemoryPlan plan_memory(const Model& model,
+                       const Drafter* drafter,
                        const ModePlan& plan,
-                       const StepPlan& step,
-                       const Resolution& resolution,
+                       const ResolvedPlan& resolved,
                        const WeightPlan& weights);
 
 }  // namespace strata

@@ -93,18 +93,6 @@ constexpr Operator kOperators[] = {
     {">", [](int64_t a, int64_t b) { return a > b; }},
 };
 
-// The id of a type name as users write it, also of types that the engine cannot run.
-std::optional<uint32_t> type_id(std::string_view name) {
-    if (name == "int8") name = dtype_name(DType::I8Block);
-    for (const DType type : {DType::I8Block, DType::None}) {
-        if (name == dtype_name(type)) return static_cast<uint32_t>(type);
-    }
-    for (uint32_t id = 0; id < static_cast<uint32_t>(DType::I8Block); ++id) {
-        if (name == ggml_type_name(id) && name.substr(0, 5) != "type ") return id;
-    }
-    return std::nullopt;
-}
-
 std::function<bool(const OpRequest&)> parse_condition(std::string_view text,
                                                       std::string_view condition) {
     const size_t name_end = condition.find_first_of("=!<>");
@@ -136,10 +124,10 @@ std::function<bool(const OpRequest&)> parse_condition(std::string_view text,
                         "'" + std::string(name) + "' is a type and takes = and != only, not '" +
                             std::string(found->text) + "'");
         }
-        const std::optional<uint32_t> id = type_id(value);
-        if (!id) refuse_mask(text, "no type is named '" + std::string(value) + "'");
-        return [member = field.member, compare, id = *id](const OpRequest& request) {
-            return compare(static_cast<int64_t>(request.*member), id);
+        const std::optional<DType> type = find_dtype_named(value == "int8" ? "i8block" : value);
+        if (!type) refuse_mask(text, "no type is named '" + std::string(value) + "'");
+        return [member = field.member, compare, type = *type](const OpRequest& request) {
+            return compare(static_cast<int64_t>(request.*member), static_cast<int64_t>(type));
         };
     }
     for (const OpCountField& field : kOpCountFields) {

@@ -23,8 +23,44 @@ struct Lookup {
     const OpRequest* request = nullptr;
     const KernelEntry* kernel = nullptr;
     std::vector<Reason> refused;
-    uint32_t uses = 0;
+    std::vector<const OpRequest*> others;  // that ask the same
 };
+
+constexpr std::string_view kLayerPrefix = "blk.";
+
+// "blk.3-5,7.ffn_down.weight": layers that need the same tensor, in runs. Names that are no
+// layer's are kept as they are.
+std::string tensors_text(const std::vector<const OpRequest*>& requests) {
+    std::vector<std::pair<std::string_view, std::vector<int32_t>>> groups;  // name, its layers
+    for (const OpRequest* request : requests) {
+        std::string_view name = request->tensor;
+        const bool is_layers = request->layer >= 0 && name.starts_with(kLayerPrefix);
+        if (is_layers) {
+            name.remove_prefix(name.find('.', kLayerPrefix.size()));
+        }
+        const auto group = std::find_if(
+            groups.begin(), groups.end(), [&](const auto& entry) { return entry.first == name; });
+        std::vector<int32_t>& layers =
+            group == groups.end() ? groups.emplace_back(name, std::vector<int32_t>{}).second
+                                  : group->second;
+        if (is_layers && (layers.empty() || layers.back() != request->layer)) {
+            layers.push_back(request->layer);
+        }
+    }
+    std::string text;
+    for (const auto& [name, layers] : groups) {
+        text += (text.empty() ? "" : ", ") + std::string(layers.empty() ? "" : kLayerPrefix);
+        for (size_t begin = 0, end = 0; begin < layers.size(); begin = end) {
+            for (end = begin + 1; end < layers.size() && layers[end] == layers[end - 1] + 1;) {
+                ++end;
+            }
+            text += (begin == 0 ? "" : ",") + std::to_string(layers[begin]);
+            text += end - begin > 1 ? "-" + std::to_string(layers[end - 1]) : "";
+        }
+        text += name;
+    }
+    return text;
+}
 
 // Kernels that a debug option hides would have served, so they alone are named; of the others the
 // first few stand for all. Neighbours that say the same ("ID: why") share one "why".
@@ -62,8 +98,10 @@ std::string refused_text(const std::vector<Reason>& refused) {
 
 Reason missing_reason(const Lookup& lookup) {
     std::string text = "no kernel for " + describe(*lookup.request);
-    if (lookup.uses > 1) {
-        text += " and " + std::to_string(lookup.uses - 1) + " more like it";
+    if (!lookup.others.empty()) {
+        text += " and " + std::to_string(lookup.others.size()) + " more like it";
+        const std::string tensors = tensors_text(lookup.others);
+        text += tensors.empty() ? "" : " (" + tensors + ")";
     }
     return {"kernel.missing", text + ": " + refused_text(lookup.refused)};
 }
@@ -90,8 +128,9 @@ Resolution resolve(const StepPlan& plan, const Registry& registry) {
             } else {
                 known->refused = std::move(std::get<Refusal>(found).reasons);
             }
+        } else {
+            known->others.push_back(&op.request);
         }
-        ++known->uses;
         result.kernels.push_back(known->kernel);
     }
     for (const Lookup& lookup : lookups) {
@@ -102,13 +141,34 @@ Resolution resolve(const StepPlan& plan, const Registry& registry) {
     return result;
 }
 
-ResolvedPlan resolve_mode(const Model& model, const ModePlan& plan, const Registry& registry) {
+std::vector<Reason> ResolvedPlan::missing() const {
+    std::vector<Reason> all = resolution.missing;
+    for (const Reason& reason : draft_resolution.missing) {
+        all.push_back({reason.code, "drafter: " + reason.text});
+    }
+    return all;
+}
+
+ResolvedPlan resolve_mode(const Model& model,
+                          const Drafter* drafter,
+                          const ModePlan& plan,
+                          const Registry& registry) {
     const ResolvesFn resolves = [&](const OpRequest& request) {
         return std::holds_alternative<const KernelEntry*>(registry.find(request));
     };
     ResolvedPlan resolved;
     resolved.step = build_step_plan(model, plan, resolves);
     resolved.resolution = resolve(resolved.step, registry);
+    if (plan.spec == 0) {
+        return resolved;
+    }
+    if (drafter == nullptr) {
+        throw Error(ErrorKind::InvalidRequest,
+                    "drafter.none",
+                    "the plan has " + std::to_string(plan.spec) + " drafts and no drafter");
+    }
+    resolved.draft = build_draft_plan(*drafter, plan, resolves);
+    resolved.draft_resolution = resolve(*resolved.draft, registry);
     return resolved;
 }
 

@@ -14,7 +14,7 @@ constexpr uint64_t kVectorAlignment = kPackedAlignment / sizeof(float);
 
 // Equal packing ids share one copy, whichever kernels named them.
 uint32_t find_or_add_packed(WeightPlan& plan,
-                            const Model& model,
+                            const TensorFiles& files,
                             const TensorSlice& slice,
                             const Packing& packing) {
     for (size_t i = 0; i < plan.packed.size(); ++i) {
@@ -22,14 +22,14 @@ uint32_t find_or_add_packed(WeightPlan& plan,
             return static_cast<uint32_t>(i);
         }
     }
-    const gguf::TensorInfo& tensor = model.tensor(slice);
+    const gguf::TensorInfo& tensor = files.tensor(slice);
     PackedWeight item;
     item.slice = slice;
     item.packing = &packing;
     item.offset = align_up(plan.packed_bytes, kPackedAlignment);
     item.bytes = packing.bytes(tensor.type, slice.rows, static_cast<uint32_t>(tensor.shape[0]));
     plan.packed_bytes = item.offset + item.bytes;
-    plan.packed_source_bytes += model.bytes(slice).size();
+    plan.packed_source_bytes += files.bytes(slice).size();
     plan.packed.push_back(item);
     return static_cast<uint32_t>(plan.packed.size() - 1);
 }
@@ -45,29 +45,48 @@ uint32_t find_or_add_vector(WeightPlan& plan, const TensorSlice& slice) {
     return static_cast<uint32_t>(plan.vectors.size() - 1);
 }
 
-}  // namespace
-
-WeightPlan plan_weights(const Model& model, const StepPlan& step, const Resolution& resolution) {
-    STRATA_ASSERT(resolution.is_complete(), "weights are planned for a plan that can run");
-    WeightPlan plan;
-    plan.is_mapped.assign(model.file().tensors().size(), false);
+OpWeights add_step(WeightPlan& plan,
+                   const TensorFiles& files,
+                   const StepPlan& step,
+                   const Resolution& resolution) {
+    OpWeights weights;
     for (size_t i = 0; i < step.ops.size(); ++i) {
         const PlannedOp& op = step.ops[i];
         uint32_t packed = kNoTensor;
         if (op.weight.is_present()) {
             const Packing* packing = resolution.kernels[i]->packing;
             if (packing != nullptr) {
-                packed = find_or_add_packed(plan, model, op.weight, *packing);
-            } else {
-                plan.is_mapped[op.weight.tensor] = true;
+                packed = find_or_add_packed(plan, files, op.weight, *packing);
+            } else if (!plan.is_mapped[op.weight.file][op.weight.tensor]) {
+                plan.is_mapped[op.weight.file][op.weight.tensor] = true;
+                plan.mapped_bytes += files.tensor(op.weight).bytes;
             }
         }
-        plan.packed_of_op.push_back(packed);
-        plan.vector_of_op.push_back(op.vector.is_present() ? find_or_add_vector(plan, op.vector)
-                                                           : kNoTensor);
+        weights.packed.push_back(packed);
+        weights.vector.push_back(op.vector.is_present() ? find_or_add_vector(plan, op.vector)
+                                                        : kNoTensor);
     }
-    for (size_t i = 0; i < plan.is_mapped.size(); ++i) {
-        plan.mapped_bytes += plan.is_mapped[i] ? model.file().tensors()[i].bytes : 0;
+    return weights;
+}
+
+}  // namespace
+
+WeightPlan plan_weights(const Model& model, const Drafter* drafter, const ResolvedPlan& resolved) {
+    STRATA_ASSERT(resolved.is_complete(), "weights are planned for a plan that can run");
+    const TensorFiles files = resolved.draft ? drafter->files() : model.files();
+    WeightPlan plan;
+    for (uint32_t file = 0; file < kFileCount; ++file) {
+        if (files.has_file(file)) {
+            plan.is_mapped[file].assign(files.file(file).tensors().size(), false);
+        }
+    }
+    plan.step = add_step(plan, files, resolved.step, resolved.resolution);
+    if (resolved.draft) {
+        const WeightBytes models{plan.packed_bytes, plan.vector_elements, plan.mapped_bytes};
+        plan.draft = add_step(plan, files, *resolved.draft, resolved.draft_resolution);
+        plan.drafters = {plan.packed_bytes - models.packed,
+                         plan.vector_elements - models.elements,
+                         plan.mapped_bytes - models.mapped};
     }
     return plan;
 }

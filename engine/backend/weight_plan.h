@@ -1,7 +1,9 @@
-// Which weights a step plan reads, in which layout: packed for their kernels or as mapped from the
-// file. Computed from headers alone; used for memory figures before loading and by the loader.
+// Which weights the steps of a mode read, in which layout: packed for their kernels or as mapped
+// from their file. The model's step and the drafter's share what both read. Computed from headers
+// alone; used for memory figures before loading and by the loader.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -23,19 +25,33 @@ struct VectorWeight {
     uint64_t offset = 0;
 };
 
+// Of each operation of one step plan: its weights in a WeightPlan, or kNoTensor.
+struct OpWeights {
+    std::vector<uint32_t> packed;  // index into WeightPlan::packed
+    std::vector<uint32_t> vector;  // index into WeightPlan::vectors
+};
+
+struct WeightBytes {
+    uint64_t packed = 0;    // of the arena
+    uint64_t elements = 0;  // of the vector buffer, f32
+    uint64_t mapped = 0;    // of the tensors read in place
+};
+
 struct WeightPlan {
     std::vector<PackedWeight> packed;
     std::vector<VectorWeight> vectors;
-    std::vector<uint32_t> packed_of_op;  // per operation: index into `packed` or kNoTensor
-    std::vector<uint32_t> vector_of_op;  // per operation: index into `vectors` or kNoTensor
-    std::vector<bool> is_mapped;         // per tensor of the file: read in place by some operation
-    uint64_t packed_bytes = 0;           // of the whole arena
-    uint64_t packed_source_bytes = 0;    // read from the file to fill it
+    OpWeights step;
+    OpWeights draft;  // empty without a drafter's step
+    // Per file and tensor of it: read in place by some operation.
+    std::array<std::vector<bool>, kFileCount> is_mapped;
+    uint64_t packed_bytes = 0;         // of the whole arena
+    uint64_t packed_source_bytes = 0;  // read from the files to fill it
     uint64_t vector_elements = 0;
     uint64_t mapped_bytes = 0;  // of the tensors read in place
+    WeightBytes drafters;       // of these what only the drafter's step reads
 };
 
-// `resolution` must be complete.
-WeightPlan plan_weights(const Model& model, const StepPlan& step, const Resolution& resolution);
+// Of a complete resolution; `drafter` as for resolve_mode.
+WeightPlan plan_weights(const Model& model, const Drafter* drafter, const ResolvedPlan& resolved);
 
 }  // namespace strata

@@ -11,9 +11,9 @@ namespace {
 
 constexpr uint64_t kPortionBytes = uint64_t{8} << 20;
 
-WeightView file_view(const Model& model, const TensorSlice& slice) {
-    const gguf::TensorInfo& tensor = model.tensor(slice);
-    const std::span<const std::byte> bytes = model.bytes(slice);
+WeightView file_view(const TensorFiles& files, const TensorSlice& slice) {
+    const gguf::TensorInfo& tensor = files.tensor(slice);
+    const std::span<const std::byte> bytes = files.bytes(slice);
     return {bytes.data(),
             bytes.size(),
             tensor.type,
@@ -41,6 +41,7 @@ Weights::Weights(const Model& model,
                  ThreadPool& pool,
                  const LoadProgress& progress)
     : model_(model),
+      files_(model.files()),
       step_(step),
       plan_(std::move(plan)),
       packed_(plan_.packed_bytes, "packed weights"),
@@ -55,7 +56,7 @@ void Weights::pack_all(ThreadPool& pool, const LoadProgress& progress) {
     uint64_t done = 0;
     progress("pack", done, plan_.packed_source_bytes);
     for (const PackedWeight& item : plan_.packed) {
-        const WeightView from = file_view(model_, item.slice);
+        const WeightView from = file_view(files_, item.slice);
         const uint32_t tile_rows = item.packing->tile_rows;
         const uint32_t tiles = (from.n + tile_rows - 1) / tile_rows;
         const uint64_t tile_bytes = std::max<uint64_t>(1, from.bytes / tiles);
@@ -69,7 +70,7 @@ void Weights::pack_all(ThreadPool& pool, const LoadProgress& progress) {
             progress("pack", done + packed_part, plan_.packed_source_bytes);
         }
         done += from.bytes;
-        if (!plan_.is_mapped[item.slice.tensor]) {
+        if (!plan_.is_mapped[item.slice.file][item.slice.tensor]) {
             release_mapped_pages(from.data, from.bytes);
         }
     }
@@ -78,16 +79,16 @@ void Weights::pack_all(ThreadPool& pool, const LoadProgress& progress) {
 void Weights::load_vectors() {
     auto* const values = reinterpret_cast<float*>(vectors_.data());
     for (const VectorWeight& item : plan_.vectors) {
-        const std::span<const std::byte> bytes = model_.bytes(item.slice);
+        const std::span<const std::byte> bytes = files_.bytes(item.slice);
         dequantize_row(
-            model_.tensor(item.slice).type, bytes.data(), values + item.offset, item.slice.rows);
+            files_.tensor(item.slice).type, bytes.data(), values + item.offset, item.slice.rows);
     }
-    std::vector<double> frequencies = model_.rope_frequencies();
+    std::vector<double> frequencies = rope_frequencies(model_.hparams());
     const TensorSlice& factors = model_.graph().rope_factors;
     if (factors.is_present()) {
         std::vector<float> divisors(factors.rows);
-        dequantize_row(model_.tensor(factors).type,
-                       model_.bytes(factors).data(),
+        dequantize_row(files_.tensor(factors).type,
+                       files_.bytes(factors).data(),
                        divisors.data(),
                        factors.rows);
         for (size_t i = 0; i < frequencies.size(); ++i) {
@@ -105,8 +106,8 @@ WeightView Weights::view(uint32_t op) const {
     if (!slice.is_present()) {
         return {};
     }
-    WeightView view = file_view(model_, slice);
-    const uint32_t packed = plan_.packed_of_op[op];
+    WeightView view = file_view(files_, slice);
+    const uint32_t packed = plan_.step.packed[op];
     if (packed != kNoTensor) {
         view.data = packed_.data() + plan_.packed[packed].offset;
         view.bytes = plan_.packed[packed].bytes;
@@ -115,7 +116,7 @@ WeightView Weights::view(uint32_t op) const {
 }
 
 const float* Weights::vector(uint32_t op) const {
-    const uint32_t index = plan_.vector_of_op[op];
+    const uint32_t index = plan_.step.vector[op];
     return index == kNoTensor
                ? nullptr
                : reinterpret_cast<const float*>(vectors_.data()) + plan_.vectors[index].offset;

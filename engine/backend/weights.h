@@ -37,6 +37,7 @@ class Weights {
     void load_vectors();
 
     const Model& model_;
+    TensorFiles files_;
     const StepPlan& step_;
     WeightPlan plan_;
     PageBuffer packed_;

@@ -30,24 +30,8 @@ using namespace strata;
     throw Error(ErrorKind::InvalidRequest, "ops.argument", text);
 }
 
-constexpr DType kTypes[] = {DType::F32,
-                            DType::F16,
-                            DType::BF16,
-                            DType::Q4_0,
-                            DType::Q4_1,
-                            DType::Q5_0,
-                            DType::Q5_1,
-                            DType::Q8_0,
-                            DType::Q4_K,
-                            DType::Q5_K,
-                            DType::Q6_K,
-                            DType::I8Block,
-                            DType::None};
-
 DType type_by_name(const std::string& name) {
-    for (const DType type : kTypes) {
-        if (name == dtype_name(type)) return type;
-    }
+    if (const std::optional<DType> type = find_dtype_named(name)) return *type;
     refuse("no type is named '" + name + "'");
 }
 
@@ -213,7 +197,8 @@ class Op {
     }
 
     uint64_t out_width() const {
-        const bool is_produced = request_.kind == OpKind::Matmul || request_.kind == OpKind::Embed;
+        const bool is_produced = request_.kind == OpKind::Matmul ||
+                                 request_.kind == OpKind::Embed || request_.kind == OpKind::Concat;
         return is_produced ? request_.n : request_.k;
     }
 
@@ -221,7 +206,9 @@ class Op {
         const uint64_t values = uint64_t{rows} * request_.k;
         const bool is_gather = request_.kind == OpKind::GatherRows;
         call_.x = array_of<float>(arrays, "x", is_gather ? 0 : values);
-        call_.y = array_of<float>(arrays, "y", values);
+        const bool is_concat = request_.kind == OpKind::Concat;
+        call_.y = array_of<float>(
+            arrays, "y", is_concat ? uint64_t{rows} * (request_.n - request_.k) : values);
         call_.out = array_of<float>(arrays, "out", rows * out_width());
         call_.vector = array_of<float>(arrays, "vector", 0);
         call_.rope = array_of<float>(arrays, "rope", request_.rope_dims / 2);
@@ -343,7 +330,7 @@ class Kernels {
 
 py::array_t<float> dequantize(const std::string& type_name, const py::bytes& bytes) {
     const DType type = type_by_name(type_name);
-    if (type == DType::I8Block || type == DType::None) refuse(type_name + " is no type of files");
+    if (!can_dequantize(type)) refuse("there is no decoder for type " + type_name);
     const std::string_view view = bytes;
     const DTypeInfo& info = dtype_info(type);
     if (view.size() % info.block_bytes != 0)

@@ -152,7 +152,7 @@ py::list plan_ops(const std::string& path,
     const strata::Model model = strata::Model::open(path);
     strata::validate_plan(model, plan);
     const strata::Registry registry = make_registry(isa, without_kernels);
-    const strata::ResolvedPlan resolved = strata::resolve_mode(model, plan, registry);
+    const strata::ResolvedPlan resolved = strata::resolve_mode(model, nullptr, plan, registry);
     return ops_list(resolved.step, resolved.resolution);
 }
 

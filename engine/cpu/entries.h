@@ -18,6 +18,7 @@ enum class Isa : uint8_t { Avx512Vnni, Avx2, Neon, Portable };
 
 void append_embed(std::vector<KernelEntry>& table);
 void append_gather_rows(std::vector<KernelEntry>& table);
+void append_concat(std::vector<KernelEntry>& table);
 void append_norm(Isa isa, std::vector<KernelEntry>& table);  // and the fused RmsNormQuantize
 void append_quantize(Isa isa, std::vector<KernelEntry>& table);
 void append_matmul_i8(Isa isa, std::vector<KernelEntry>& table);

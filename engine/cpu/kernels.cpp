@@ -38,6 +38,7 @@ std::vector<KernelEntry> make_table(const CpuFeatures& features, bool is_for_rep
     }
     cpu::append_embed(table);
     cpu::append_gather_rows(table);
+    cpu::append_concat(table);
     return table;
 }
 

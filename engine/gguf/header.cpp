@@ -306,8 +306,7 @@ TensorInfo Parser::parse_tensor(uint64_t index) {
     tensor.ggml_type = read<uint32_t>("type");
     tensor.offset = read<uint64_t>("offset");
     const std::optional<DTypeInfo> info = find_dtype(tensor.ggml_type);
-    // Ids the engine uses inside only never count as known in a file.
-    if (!info || info->type == DType::I8Block || info->type == DType::None) return tensor;
+    if (!info) return tensor;
     if (tensor.shape[0] % info->block_elements != 0)
         fail("gguf.corrupt",
              where() + ": its rows have " + number(tensor.shape[0]) + " elements, no multiple of " +

@@ -1,5 +1,5 @@
 // The table of architectures the engine can run. An architecture is one file that says how to read
-// its sizes and lists its layers (docs/adding-a-model.md).
+// its sizes and lists its layers and its drafter's (docs/adding-a-model.md).
 #pragma once
 
 #include <string>
@@ -15,6 +15,8 @@ struct Architecture {
     std::string_view name;  // value of general.architecture
     Hparams (*read_hparams)(const gguf::File& file, std::string_view architecture) = nullptr;
     Graph (*build)(GraphBuilder& builder, const Hparams& hparams) = nullptr;
+    // Of the draft layer (drafter.h), which is layer hparams.layers; null where it is not built.
+    Graph (*build_draft)(GraphBuilder& builder, const Hparams& hparams) = nullptr;
 };
 
 const std::vector<Architecture>& architectures();

@@ -11,17 +11,19 @@ using ValueId = uint32_t;
 inline constexpr ValueId kNoValue = UINT32_MAX;
 inline constexpr uint32_t kNoTensor = UINT32_MAX;
 
-// Consecutive rows of a matrix [n, k] of the file, or elements of a vector.
+// Consecutive rows of a matrix [n, k] of a file, or elements of a vector.
 struct TensorSlice {
     uint32_t tensor = kNoTensor;  // index into gguf::File::tensors()
     uint32_t row_begin = 0;
     uint32_t rows = 0;
+    uint32_t file = 0;  // of TensorFiles (tensor_files.h): the model's or the drafter's
 
     bool is_present() const { return tensor != kNoTensor; }
     bool operator==(const TensorSlice&) const = default;
 };
 
 enum class NodeKind : uint8_t {
+    Input,      // `out` is given with the step: hidden states of the model, one a row
     Embed,      // token ids -> rows of `weight`
     Norm,       // RMS norm of `x` over groups of `group` elements, times `vector`
     Matmul,     // `x` times rows of `weight`, plus `vector` where present
@@ -29,6 +31,7 @@ enum class NodeKind : uint8_t {
     Attention,  // appends k (`y`) and v (`z`) to the layer's cache; query `x` attends to it
     SwiGlu,     // silu(`x`) * `y`
     Add,        // `x` += `y`
+    Concat,     // elements of `x`, then those of `y`, row by row
     Gather,     // the rows of `x` whose logits are wanted
 };
 
@@ -55,8 +58,9 @@ struct Graph {
     std::vector<Value> values;
     std::vector<Node> nodes;  // in order of execution
     ValueId logits = kNoValue;
-    bool rope_neox = false;    // rotates pairs (i, i + rope_dims/2) instead of (2i, 2i + 1)
-    TensorSlice rope_factors;  // optional: divisors of the rope frequencies [rope_dims / 2]
+    ValueId hidden = kNoValue;  // what the output head reads
+    bool rope_neox = false;     // rotates pairs (i, i + rope_dims/2) instead of (2i, 2i + 1)
+    TensorSlice rope_factors;   // optional: divisors of the rope frequencies [rope_dims / 2]
 };
 
 }  // namespace strata

@@ -1,5 +1,7 @@
 #include "engine/model/graph_builder.h"
 
+#include <charconv>
+#include <optional>
 #include <utility>
 
 #include "engine/base/assert.h"
@@ -22,29 +24,32 @@ std::string matrix_text(uint64_t k, uint64_t n) {
     return "[" + std::to_string(k) + ", " + std::to_string(n) + "]";
 }
 
-bool is_weight_type(DType type) {
-    return type != DType::None && type != DType::I8Block;
-}
-
 bool is_float_type(DType type) {
     return type == DType::F32 || type == DType::F16 || type == DType::BF16;
 }
 
-std::string supported_types() {
-    std::string text;
-    for (uint32_t id = 0; id < 128; ++id) {
-        const std::optional<DTypeInfo> info = find_dtype(id);
-        if (info && is_weight_type(info->type)) {
-            text += (text.empty() ? "" : ", ") + std::string(info->name);
-        }
+constexpr std::string_view kLayerPrefix = "blk.";  // before the number of a layer
+
+// N of "blk.N.NAME"; nothing for names outside the layers.
+std::optional<uint32_t> layer_of(std::string_view name) {
+    if (!name.starts_with(kLayerPrefix)) {
+        return std::nullopt;
     }
-    return text;
+    name.remove_prefix(kLayerPrefix.size());
+    uint32_t layer = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+    const bool is_layer = error == std::errc() && end != name.data() + name.size() && *end == '.';
+    return is_layer ? std::optional(layer) : std::nullopt;
 }
 
 }  // namespace
 
-GraphBuilder::GraphBuilder(const gguf::File& file, const Hparams& hparams)
-    : file_(file), hp_(hparams), used_(file.tensors().size(), false) {}
+GraphBuilder::GraphBuilder(const TensorFiles& files, const Hparams& hparams, GraphScope scope)
+    : files_(files),
+      hp_(hparams),
+      scope_(scope),
+      layer_file_(is_drafter() && files.has_file(kDrafterFile) ? kDrafterFile : kBaseFile),
+      used_(files.file(layer_file_).tensors().size(), false) {}
 
 void GraphBuilder::begin_layer(uint32_t index) {
     layer_ = static_cast<int32_t>(index);
@@ -55,36 +60,45 @@ void GraphBuilder::end_layers() {
 }
 
 std::string GraphBuilder::full_name(std::string_view tensor, std::string_view suffix) const {
-    const std::string block = layer_ < 0 ? "" : "blk." + std::to_string(layer_) + ".";
-    return block + std::string(tensor) + std::string(suffix);
+    std::string name;
+    if (layer_ >= 0) {
+        name.append(kLayerPrefix).append(std::to_string(layer_)).append(".");
+    }
+    return name.append(tensor).append(suffix);
 }
 
-void GraphBuilder::add_problem(ErrorKind kind, std::string code, std::string text) {
-    problems_.push_back({kind, {std::move(code), std::move(text)}});
+uint32_t GraphBuilder::file_of(std::string_view full_name) const {
+    return full_name.starts_with(kLayerPrefix) ? layer_file_ : kBaseFile;
+}
+
+const gguf::TensorInfo* GraphBuilder::find(std::string_view full_name) const {
+    return files_.file(file_of(full_name)).find_tensor(full_name);
+}
+
+std::string GraphBuilder::own_or(std::string_view tensor, std::string_view fallback) const {
+    std::string own = full_name(tensor, ".weight");
+    return find(own) != nullptr ? own : std::string(fallback) + ".weight";
+}
+
+void GraphBuilder::add_problem(ErrorKind kind, std::string_view code, std::string text) {
+    problems_.push_back(
+        {kind, {(is_drafter() ? "drafter." : "model.") + std::string(code), std::move(text)}});
 }
 
 TensorSlice GraphBuilder::take(const std::string& name, std::string_view needed) {
-    const gguf::TensorInfo* tensor = file_.find_tensor(name);
+    const uint32_t file = file_of(name);
+    const gguf::TensorInfo* tensor = find(name);
     if (tensor == nullptr) {
         add_problem(ErrorKind::InvalidRequest,
-                    "model.tensor_missing",
+                    "tensor_missing",
                     "tensor " + name + " is missing; needed is " + std::string(needed));
         return {};
     }
-    const auto index = static_cast<uint32_t>(tensor - file_.tensors().data());
-    used_[index] = true;
-    return {index, 0, 0};
-}
-
-void GraphBuilder::check_type(const gguf::TensorInfo& tensor, bool is_vector) {
-    if (is_vector ? is_float_type(tensor.type) : is_weight_type(tensor.type)) {
-        return;
+    const auto index = static_cast<uint32_t>(tensor - files_.file(file).tensors().data());
+    if (file == layer_file_) {
+        used_[index] = true;
     }
-    add_problem(ErrorKind::Unsupported,
-                "model.tensor_type",
-                "tensor " + tensor.name + " has type " +
-                    std::string(ggml_type_name(tensor.ggml_type)) + "; supported are " +
-                    (is_vector ? std::string("f32, f16, bf16") : supported_types()));
+    return {index, 0, 0, file};
 }
 
 TensorSlice GraphBuilder::matrix(const std::string& name, uint64_t k, uint64_t n) {
@@ -92,14 +106,19 @@ TensorSlice GraphBuilder::matrix(const std::string& name, uint64_t k, uint64_t n
     if (!slice.is_present()) {
         return {};
     }
-    const gguf::TensorInfo& tensor = file_.tensors()[slice.tensor];
+    const gguf::TensorInfo& tensor = files_.tensor(slice);
     if (tensor.dimensions > 2 || tensor.shape[0] != k || tensor.shape[1] != n) {
         add_problem(ErrorKind::InvalidRequest,
-                    "model.tensor_shape",
+                    "tensor_shape",
                     "tensor " + name + " has shape " + shape_text(tensor.dimensions, tensor.shape) +
                         "; needed is " + matrix_text(k, n));
     }
-    check_type(tensor, false);
+    if (tensor.type == DType::None) {  // even its size is unknown
+        add_problem(ErrorKind::Unsupported,
+                    "tensor_type",
+                    "tensor " + name + " has " + std::string(ggml_type_name(tensor.ggml_type)) +
+                        ", which is no known type");
+    }
     slice.rows = static_cast<uint32_t>(n);
     return slice;
 }
@@ -110,20 +129,26 @@ TensorSlice GraphBuilder::vector(const std::string& name, uint64_t elements) {
     if (!slice.is_present()) {
         return {};
     }
-    const gguf::TensorInfo& tensor = file_.tensors()[slice.tensor];
+    const gguf::TensorInfo& tensor = files_.tensor(slice);
     if (tensor.shape[0] != elements || tensor.elements() != elements) {
         add_problem(ErrorKind::InvalidRequest,
-                    "model.tensor_shape",
+                    "tensor_shape",
                     "tensor " + name + " has shape " + shape_text(tensor.dimensions, tensor.shape) +
                         "; needed is " + needed);
     }
-    check_type(tensor, true);
+    if (!is_float_type(tensor.type)) {
+        add_problem(ErrorKind::Unsupported,
+                    "tensor_type",
+                    "tensor " + name + " has type " +
+                        std::string(ggml_type_name(tensor.ggml_type)) +
+                        "; a vector's type is f32, f16 or bf16");
+    }
     slice.rows = static_cast<uint32_t>(elements);
     return slice;
 }
 
 TensorSlice GraphBuilder::optional_vector(const std::string& name, uint64_t elements) {
-    return file_.find_tensor(name) == nullptr ? TensorSlice{} : vector(name, elements);
+    return find(name) == nullptr ? TensorSlice{} : vector(name, elements);
 }
 
 ValueId GraphBuilder::new_value(uint32_t width, bool gathered) {
@@ -138,8 +163,8 @@ Node& GraphBuilder::add_node(NodeKind kind) {
     return node;
 }
 
-ValueId GraphBuilder::embed(std::string_view tensor) {
-    const TensorSlice weight = matrix(full_name(tensor, ".weight"), hp_.width, hp_.vocab);
+ValueId GraphBuilder::add_embed(const std::string& table) {
+    const TensorSlice weight = matrix(table, hp_.width, hp_.vocab);
     const ValueId out = new_value(hp_.width, false);
     Node& node = add_node(NodeKind::Embed);
     node.weight = weight;
@@ -147,28 +172,28 @@ ValueId GraphBuilder::embed(std::string_view tensor) {
     return out;
 }
 
-ValueId GraphBuilder::norm(ValueId x, std::string_view tensor) {
+ValueId GraphBuilder::embed(std::string_view tensor) {
+    return add_embed(full_name(tensor, ".weight"));
+}
+
+ValueId GraphBuilder::add_norm(ValueId x, const std::string& gain, uint32_t group) {
     const Value value = graph_.values[x];
-    const TensorSlice gain = vector(full_name(tensor, ".weight"), value.width);
+    const TensorSlice vector_slice = vector(gain, group);
     const ValueId out = new_value(value.width, value.gathered);
     Node& node = add_node(NodeKind::Norm);
     node.x = x;
     node.out = out;
-    node.vector = gain;
-    node.group = value.width;
+    node.vector = vector_slice;
+    node.group = group;
     return out;
 }
 
+ValueId GraphBuilder::norm(ValueId x, std::string_view tensor) {
+    return add_norm(x, full_name(tensor, ".weight"), graph_.values[x].width);
+}
+
 ValueId GraphBuilder::norm_heads(ValueId x, std::string_view tensor) {
-    const Value value = graph_.values[x];
-    const TensorSlice gain = vector(full_name(tensor, ".weight"), hp_.head_dim);
-    const ValueId out = new_value(value.width, value.gathered);
-    Node& node = add_node(NodeKind::Norm);
-    node.x = x;
-    node.out = out;
-    node.vector = gain;
-    node.group = hp_.head_dim;
-    return out;
+    return add_norm(x, full_name(tensor, ".weight"), hp_.head_dim);
 }
 
 ValueId GraphBuilder::add_matmul(ValueId x, TensorSlice weight, TensorSlice bias) {
@@ -191,7 +216,7 @@ GraphBuilder::Qkv GraphBuilder::qkv(ValueId x) {
     const uint32_t q = hp_.heads * hp_.head_dim;
     const uint32_t kv = hp_.kv_heads * hp_.head_dim;
     const std::string fused = full_name("attn_qkv", ".weight");
-    if (file_.find_tensor(fused) == nullptr) {
+    if (find(fused) == nullptr) {
         const ValueId query = matmul(x, "attn_q", q);
         const ValueId key = matmul(x, "attn_k", kv);
         return {query, key, matmul(x, "attn_v", kv)};
@@ -199,10 +224,11 @@ GraphBuilder::Qkv GraphBuilder::qkv(ValueId x) {
     const TensorSlice weight = matrix(fused, graph_.values[x].width, q + 2 * kv);
     const TensorSlice bias = optional_vector(full_name("attn_qkv", ".bias"), q + 2 * kv);
     const auto part = [](TensorSlice whole, uint32_t begin, uint32_t rows) {
-        return whole.is_present() ? TensorSlice{whole.tensor, begin, rows} : TensorSlice{};
+        return whole.is_present() ? TensorSlice{whole.tensor, begin, rows, whole.file}
+                                  : TensorSlice{};
     };
     const auto project = [&](uint32_t begin, uint32_t rows) {
-        return add_matmul(x, {weight.tensor, begin, rows}, part(bias, begin, rows));
+        return add_matmul(x, {weight.tensor, begin, rows, weight.file}, part(bias, begin, rows));
     };
     const ValueId query = project(0, q);
     const ValueId key = project(q, kv);
@@ -254,7 +280,19 @@ void GraphBuilder::add(ValueId x, ValueId y) {
     node.out = x;
 }
 
-ValueId GraphBuilder::gather(ValueId x) {
+ValueId GraphBuilder::concat(ValueId x, ValueId y) {
+    const Value first = graph_.values[x];
+    const Value second = graph_.values[y];
+    STRATA_ASSERT(first.gathered == second.gathered, "parts of a row belong to the same rows");
+    const ValueId out = new_value(first.width + second.width, first.gathered);
+    Node& node = add_node(NodeKind::Concat);
+    node.x = x;
+    node.y = y;
+    node.out = out;
+    return out;
+}
+
+ValueId GraphBuilder::add_gather(ValueId x) {
     const ValueId out = new_value(graph_.values[x].width, true);
     Node& node = add_node(NodeKind::Gather);
     node.x = x;
@@ -262,17 +300,59 @@ ValueId GraphBuilder::gather(ValueId x) {
     return out;
 }
 
+ValueId GraphBuilder::gather(ValueId x) {
+    return scope_ == GraphScope::DraftedModel ? x : add_gather(x);
+}
+
+ValueId GraphBuilder::add_head(ValueId x, const std::string& weight, const std::string& bias) {
+    graph_.hidden = x;
+    const ValueId rows = graph_.values[x].gathered ? x : add_gather(x);
+    TensorSlice slice = matrix(weight, graph_.values[rows].width, hp_.vocab);
+    slice.rows = hp_.vocab;
+    return add_matmul(rows, slice, optional_vector(bias, hp_.vocab));
+}
+
 ValueId GraphBuilder::head(ValueId x, std::string_view embedding_tensor) {
-    const bool is_tied = file_.find_tensor("output.weight") == nullptr;
-    return matmul(x, is_tied ? embedding_tensor : std::string_view("output"), hp_.vocab);
+    const bool is_tied = find("output.weight") == nullptr;
+    const std::string name(is_tied ? embedding_tensor : std::string_view("output"));
+    return add_head(x, name + ".weight", name + ".bias");
+}
+
+ValueId GraphBuilder::draft_input(std::string_view embedding_tensor) {
+    const ValueId token = add_embed(own_or("nextn.embed_tokens", embedding_tensor));
+    const ValueId hidden = new_value(hp_.width, false);
+    add_node(NodeKind::Input).out = hidden;
+    const ValueId both = concat(norm(token, "nextn.enorm"), norm(hidden, "nextn.hnorm"));
+    return matmul(both, "nextn.eh_proj", hp_.width);
+}
+
+ValueId GraphBuilder::draft_head(ValueId x,
+                                 std::string_view norm_tensor,
+                                 std::string_view embedding_tensor) {
+    const ValueId hidden =
+        add_norm(x, own_or("nextn.shared_head_norm", norm_tensor), graph_.values[x].width);
+    const std::string own = full_name("nextn.shared_head_head", ".weight");
+    return find(own) == nullptr
+               ? head(hidden, embedding_tensor)
+               : add_head(hidden, own, full_name("nextn.shared_head_head", ".bias"));
+}
+
+// Tensors that this graph has no need to know: for a model those of its draft layers, for a drafter
+// all others.
+bool GraphBuilder::is_foreign(const gguf::TensorInfo& tensor) const {
+    const std::optional<uint32_t> layer = layer_of(tensor.name);
+    const bool is_of_draft =
+        layer && *layer >= hp_.layers && *layer - hp_.layers < hp_.draft_layers;
+    return is_of_draft != is_drafter();
 }
 
 void GraphBuilder::check_unexpected() {
+    const std::vector<gguf::TensorInfo>& tensors = files_.file(layer_file_).tensors();
     for (size_t i = 0; i < used_.size(); ++i) {
-        if (!used_[i]) {
+        if (!used_[i] && !is_foreign(tensors[i])) {
             add_problem(ErrorKind::Unsupported,
-                        "model.tensor_unexpected",
-                        "tensor " + file_.tensors()[i].name + " is not used by architecture " +
+                        "tensor_unexpected",
+                        "tensor " + tensors[i].name + " is not used by architecture " +
                             hp_.architecture +
                             " here; a model that needs it would give wrong results");
         }

@@ -1,5 +1,7 @@
-// Builds the Graph of a model and checks on the way that the file holds every tensor the model
-// needs, in the shape and in a type it can use, and none that it would have to ignore.
+// Builds the graph of a model, or of its drafter, and checks on the way that the files hold every
+// tensor it needs, in the shape it needs, and none that it would have to ignore. Whether a matrix's
+// type can be computed with is the question of kernels; vectors are made f32 when they are loaded,
+// so their types are checked here.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +13,20 @@
 #include "engine/gguf/file.h"
 #include "engine/model/graph.h"
 #include "engine/model/hparams.h"
+#include "engine/model/tensor_files.h"
 
 namespace strata {
 
+// What is built. A drafted model gives the hidden state of every row, where a model alone computes
+// only the rows whose logits are wanted.
+enum class GraphScope : uint8_t { Model, DraftedModel, Drafter };
+
 // Tensor names are given without "blk.N." and ".weight": in layer 3, "attn_q" is
-// blk.3.attn_q.weight. Problems are collected; finish() reports them together.
+// blk.3.attn_q.weight. A drafter's layer lies in the drafter's file where there is one, all other
+// tensors in the model's. Problems are collected; finish() reports them together.
 class GraphBuilder {
   public:
-    GraphBuilder(const gguf::File& file, const Hparams& hparams);
+    GraphBuilder(const TensorFiles& files, const Hparams& hparams, GraphScope scope);
 
     void begin_layer(uint32_t index);
     void end_layers();
@@ -40,12 +48,21 @@ class GraphBuilder {
     ValueId attention(const Qkv& qkv);
     ValueId swiglu(ValueId gate, ValueId up);
     void add(ValueId x, ValueId y);
+    ValueId concat(ValueId x, ValueId y);  // [rows, a], [rows, b] -> [rows, a + b]
+    // The rows whose logits are wanted; `x` itself in a drafted model, whose head gathers.
     ValueId gather(ValueId x);
-    // Output head: tensor "output", or the embedding table where the file has none.
+    // Output head on hidden state `x`: tensor "output", or the embedding table where the file has
+    // none.
     ValueId head(ValueId x, std::string_view embedding_tensor);
 
-    // Throws Error "model.tensor_missing", "model.tensor_shape", "model.tensor_type" or
-    // "model.tensor_unexpected" whose text lists what is wrong (at most eight entries).
+    // Of a drafter, inside its layer (drafter.h). What its layer reads, from a token and a hidden
+    // state: [rows, width].
+    ValueId draft_input(std::string_view embedding_tensor);
+    // Norm and output head behind the layer: the layer's own, or those of the model.
+    ValueId draft_head(ValueId x, std::string_view norm_tensor, std::string_view embedding_tensor);
+
+    // Throws Error "tensor_missing", "tensor_shape", "tensor_type" or "tensor_unexpected", with
+    // "model." or "drafter." before it, whose text lists what is wrong (at most eight entries).
     Graph finish(ValueId logits);
 
   private:
@@ -54,23 +71,34 @@ class GraphBuilder {
         Reason reason;
     };
 
+    bool is_drafter() const { return scope_ == GraphScope::Drafter; }
     std::string full_name(std::string_view tensor, std::string_view suffix) const;
+    uint32_t file_of(std::string_view full_name) const;
+    const gguf::TensorInfo* find(std::string_view full_name) const;
+    // `tensor` of the layer where it is there, else `fallback` outside the layers; in full.
+    std::string own_or(std::string_view tensor, std::string_view fallback) const;
     TensorSlice matrix(const std::string& name, uint64_t k, uint64_t n);
     TensorSlice vector(const std::string& name, uint64_t elements);
     TensorSlice optional_vector(const std::string& name, uint64_t elements);
     TensorSlice take(const std::string& name, std::string_view needed);
-    void check_type(const gguf::TensorInfo& tensor, bool is_vector);
-    void add_problem(ErrorKind kind, std::string code, std::string text);
+    void add_problem(ErrorKind kind, std::string_view code, std::string text);
+    bool is_foreign(const gguf::TensorInfo& tensor) const;
     void check_unexpected();
     ValueId new_value(uint32_t width, bool gathered);
+    ValueId add_embed(const std::string& table);
+    ValueId add_norm(ValueId x, const std::string& gain, uint32_t group);
     ValueId add_matmul(ValueId x, TensorSlice weight, TensorSlice bias);
+    ValueId add_gather(ValueId x);
+    ValueId add_head(ValueId x, const std::string& weight, const std::string& bias);
     Node& add_node(NodeKind kind);
 
-    const gguf::File& file_;
+    TensorFiles files_;
     const Hparams& hp_;
+    GraphScope scope_;
+    uint32_t layer_file_;  // where "blk." tensors lie
     Graph graph_;
     int32_t layer_ = -1;
-    std::vector<bool> used_;  // per tensor of the file
+    std::vector<bool> used_;  // per tensor of the layers' file
     std::vector<Problem> problems_;
 };
 

@@ -85,6 +85,17 @@ void refuse_other_arithmetic(const MetadataReader& meta, uint32_t context) {
 
 }  // namespace
 
+std::vector<double> rope_frequencies(const Hparams& hparams) {
+    std::vector<double> frequencies(hparams.rope_dims / 2);
+    for (size_t i = 0; i < frequencies.size(); ++i) {
+        frequencies[i] =
+            std::pow(hparams.rope_base,
+                     -2.0 * static_cast<double>(i) / static_cast<double>(hparams.rope_dims)) *
+            hparams.rope_scale;
+    }
+    return frequencies;
+}
+
 MetadataReader::MetadataReader(const gguf::File& file, std::string_view architecture)
     : file_(file), prefix_(std::string(architecture) + ".") {}
 
@@ -147,7 +158,9 @@ Hparams read_dense_hparams(const gguf::File& file, std::string_view architecture
     const MetadataReader meta(file, architecture);
     Hparams hp;
     hp.architecture = std::string(architecture);
-    hp.layers = meta.required_uint("block_count", 1, kLayersMax);
+    const uint32_t blocks = meta.required_uint("block_count", 1, kLayersMax);
+    hp.draft_layers = meta.optional_uint("nextn_predict_layers", 0, 0, blocks - 1);
+    hp.layers = blocks - hp.draft_layers;
     hp.context = meta.required_uint("context_length", 1, kContextMax);
     hp.width = meta.required_uint("embedding_length", 1, kWidthMax);
     hp.ff = meta.required_uint("feed_forward_length", 1, kFfMax);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/gguf/file.h"
 
@@ -12,10 +13,11 @@ namespace strata {
 
 struct Hparams {
     std::string architecture;
-    uint32_t layers = 0;
-    uint32_t width = 0;  // of the residual stream
-    uint32_t ff = 0;     // inner width of the feed-forward part
-    uint32_t heads = 0;  // a multiple of kv_heads
+    uint32_t layers = 0;        // without draft layers
+    uint32_t draft_layers = 0;  // for multi-token prediction, behind the others
+    uint32_t width = 0;         // of the residual stream
+    uint32_t ff = 0;            // inner width of the feed-forward part
+    uint32_t heads = 0;         // a multiple of kv_heads
     uint32_t kv_heads = 0;
     uint32_t head_dim = 0;  // of queries, keys and values
     uint32_t vocab = 0;
@@ -25,6 +27,9 @@ struct Hparams {
     double rope_base = 0;
     double rope_scale = 1;  // positions are multiplied by it (linear scaling)
 };
+
+// Rope frequencies before the factors: base^(-2i / rope_dims) * scale, [rope_dims / 2].
+std::vector<double> rope_frequencies(const Hparams& hparams);
 
 // Metadata keys of one architecture ("llama.block_count"), read with range checks. All methods
 // throw Error{InvalidRequest, "model.metadata"} that names the key and the allowed range.

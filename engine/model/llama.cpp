@@ -6,34 +6,47 @@ namespace strata {
 
 namespace {
 
+// One layer; behind the last cache, only rows with logits matter.
+ValueId add_layer(GraphBuilder& b, const Hparams& hp, ValueId x, bool is_last) {
+    const GraphBuilder::Qkv qkv = b.qkv(b.norm(x, "attn_norm"));
+    b.rope(qkv.q);
+    b.rope(qkv.k);
+    ValueId attended = b.attention(qkv);
+    if (is_last) {
+        attended = b.gather(attended);
+        x = b.gather(x);
+    }
+    b.add(x, b.matmul(attended, "attn_output", hp.width));
+
+    const ValueId h = b.norm(x, "ffn_norm");
+    const ValueId gate = b.matmul(h, "ffn_gate", hp.ff);
+    const ValueId up = b.matmul(h, "ffn_up", hp.ff);
+    b.add(x, b.matmul(b.swiglu(gate, up), "ffn_down", hp.width));
+    return x;
+}
+
 Graph build(GraphBuilder& b, const Hparams& hp) {
     b.use_rope(/*neox=*/false, "rope_freqs");
     ValueId x = b.embed("token_embd");
     for (uint32_t layer = 0; layer < hp.layers; ++layer) {
         b.begin_layer(layer);
-        const GraphBuilder::Qkv qkv = b.qkv(b.norm(x, "attn_norm"));
-        b.rope(qkv.q);
-        b.rope(qkv.k);
-        ValueId attended = b.attention(qkv);
-        if (layer + 1 == hp.layers) {  // behind the last cache, only rows with logits matter
-            attended = b.gather(attended);
-            x = b.gather(x);
-        }
-        b.add(x, b.matmul(attended, "attn_output", hp.width));
-
-        const ValueId h = b.norm(x, "ffn_norm");
-        const ValueId gate = b.matmul(h, "ffn_gate", hp.ff);
-        const ValueId up = b.matmul(h, "ffn_up", hp.ff);
-        b.add(x, b.matmul(b.swiglu(gate, up), "ffn_down", hp.width));
+        x = add_layer(b, hp, x, layer + 1 == hp.layers);
     }
     b.end_layers();
     return b.finish(b.head(b.norm(x, "output_norm"), "token_embd"));
 }
 
+Graph build_draft(GraphBuilder& b, const Hparams& hp) {
+    b.use_rope(/*neox=*/false, "rope_freqs");
+    b.begin_layer(hp.layers);
+    const ValueId x = add_layer(b, hp, b.draft_input("token_embd"), /*is_last=*/true);
+    return b.finish(b.draft_head(x, "output_norm", "token_embd"));
+}
+
 }  // namespace
 
 Architecture llama_architecture() {
-    return {"llama", read_dense_hparams, build};
+    return {"llama", read_dense_hparams, build, build_draft};
 }
 
 }  // namespace strata

@@ -1,18 +1,16 @@
 #include "engine/model/model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <utility>
 
-#include "engine/base/assert.h"
 #include "engine/base/error.h"
 #include "engine/model/architecture.h"
 
 namespace strata {
 
-Model::Model(gguf::File file, Hparams hparams, Graph graph)
-    : file_(std::move(file)), hparams_(std::move(hparams)), graph_(std::move(graph)) {}
+Model::Model(gguf::File file, Hparams hparams)
+    : file_(std::move(file)), hparams_(std::move(hparams)) {}
 
 Model Model::open(const std::string& path) {
     gguf::File file = gguf::File::open(path);
@@ -24,9 +22,12 @@ Model Model::open(const std::string& path) {
     }
     const Architecture& architecture = find_architecture(*name);
     Hparams hparams = architecture.read_hparams(file, architecture.name);
-    GraphBuilder builder(file, hparams);
-    Graph graph = architecture.build(builder, hparams);
-    return Model(std::move(file), std::move(hparams), std::move(graph));
+    Model model(std::move(file), std::move(hparams));
+    GraphBuilder plain(model.files(), model.hparams_, GraphScope::Model);
+    model.graph_ = architecture.build(plain, model.hparams_);
+    GraphBuilder drafted(model.files(), model.hparams_, GraphScope::DraftedModel);
+    model.drafted_graph_ = architecture.build(drafted, model.hparams_);
+    return model;
 }
 
 ModelFacts Model::facts() const {
@@ -52,29 +53,6 @@ ModelFacts Model::facts() const {
         facts.types.emplace_back(ggml_type_name(type));
     }
     return facts;
-}
-
-std::span<const std::byte> Model::bytes(const TensorSlice& slice) const {
-    const gguf::TensorInfo& info = tensor(slice);
-    const std::span<const std::byte> all = file_.tensor_bytes(info);
-    if (info.dimensions == 1) {
-        return all.subspan(dtype_bytes(info.type, slice.row_begin),
-                           dtype_bytes(info.type, slice.rows));
-    }
-    const uint64_t row_bytes = dtype_bytes(info.type, info.shape[0]);
-    STRATA_ASSERT(row_bytes * (slice.row_begin + slice.rows) <= all.size(), "slice in its tensor");
-    return all.subspan(row_bytes * slice.row_begin, row_bytes * slice.rows);
-}
-
-std::vector<double> Model::rope_frequencies() const {
-    std::vector<double> frequencies(hparams_.rope_dims / 2);
-    for (size_t i = 0; i < frequencies.size(); ++i) {
-        frequencies[i] =
-            std::pow(hparams_.rope_base,
-                     -2.0 * static_cast<double>(i) / static_cast<double>(hparams_.rope_dims)) *
-            hparams_.rope_scale;
-    }
-    return frequencies;
 }
 
 }  // namespace strata

@@ -3,13 +3,13 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/gguf/file.h"
 #include "engine/model/graph.h"
 #include "engine/model/hparams.h"
+#include "engine/model/tensor_files.h"
 
 namespace strata {
 
@@ -34,22 +34,23 @@ class Model {
     const gguf::File& file() const { return file_; }
     const Hparams& hparams() const { return hparams_; }
     const Graph& graph() const { return graph_; }
+    // The same with the hidden state of every row of a step, which a drafter reads.
+    const Graph& drafted_graph() const { return drafted_graph_; }
+    // Draft layers that the file holds for multi-token prediction (drafter.h); 0 in most files.
+    uint32_t draft_layers() const { return hparams_.draft_layers; }
+    // Slices of the graphs lie in these; valid while the model stays where it is.
+    TensorFiles files(const gguf::File* drafter = nullptr) const {
+        return TensorFiles(file_, drafter);
+    }
     ModelFacts facts() const;
 
-    const gguf::TensorInfo& tensor(const TensorSlice& slice) const {
-        return file_.tensors()[slice.tensor];
-    }
-    // Bytes of the slice's rows in the mapped file.
-    std::span<const std::byte> bytes(const TensorSlice& slice) const;
-    // Rope frequencies before the factors: base^(-2i / rope_dims) * scale, [rope_dims / 2].
-    std::vector<double> rope_frequencies() const;
-
   private:
-    Model(gguf::File file, Hparams hparams, Graph graph);
+    Model(gguf::File file, Hparams hparams);
 
     gguf::File file_;
     Hparams hparams_;
     Graph graph_;
+    Graph drafted_graph_;
 };
 
 }  // namespace strata

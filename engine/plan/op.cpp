@@ -18,6 +18,7 @@ constexpr std::array<std::string_view, kOpKindCount> kNames = {
     "attention",
     "swiglu",
     "add",
+    "concat",
     "gather_rows",
 };
 

@@ -23,9 +23,10 @@ enum class OpKind : uint8_t {
     Attention,        // paged causal attention, q [R, heads * head_dim] -> [R, heads * head_dim]
     SwiGlu,           // silu(gate) * up, both [R, k]
     Add,              // residual: x += y, both [R, k]
+    Concat,           // x [R, k], y [R, n - k] -> [R, n], row by row
     GatherRows,       // copies the rows that need logits: [R, k] -> [L, k]
 };
-inline constexpr int kOpKindCount = 11;
+inline constexpr int kOpKindCount = 12;
 
 std::string_view op_name(OpKind kind);  // "matmul", "rms_norm", "kv_append", ...
 

@@ -57,7 +57,10 @@ struct Lifetimes {
 
 }  // namespace
 
-void assign_slots(StepPlan& step, const Graph& graph, const std::vector<Value>& quant_values) {
+void assign_slots(StepPlan& step,
+                  const Graph& graph,
+                  const std::vector<Value>& quant_values,
+                  bool keeps_hidden) {
     const auto elements_of = [&](const Value& value) {
         return uint64_t{value.gathered ? step.gather_rows : step.rows} * value.width;
     };
@@ -77,9 +80,21 @@ void assign_slots(StepPlan& step, const Graph& graph, const std::vector<Value>& 
 
     SlotPool slots(step.slots);
     SlotPool quant_slots(step.quant_slots);
-    step.logits = slots.take(elements_of(graph.values[graph.logits]));
-    f32.slot[graph.logits] = step.logits;
-    f32.last[graph.logits] = static_cast<std::ptrdiff_t>(step.ops.size());  // never given back
+    const auto take_kept = [&](ValueId id) {
+        f32.slot[id] = slots.take(elements_of(graph.values[id]));
+        f32.last[id] = static_cast<std::ptrdiff_t>(step.ops.size());  // never given back
+        return f32.slot[id];
+    };
+    step.logits = take_kept(graph.logits);
+    if (keeps_hidden) {
+        step.hidden = take_kept(graph.hidden);
+    }
+    for (const Node& node : graph.nodes) {
+        if (node.kind == NodeKind::Input) {
+            step.input = slots.take(elements_of(graph.values[node.out]));
+            f32.slot[node.out] = step.input;
+        }
+    }
 
     for (size_t i = 0; i < step.ops.size(); ++i) {
         PlannedOp& op = step.ops[i];

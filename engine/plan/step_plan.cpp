@@ -16,17 +16,26 @@ bool is_float_weight(DType type) {
     return type == DType::F32 || type == DType::F16 || type == DType::BF16;
 }
 
+// One graph and the size of its steps.
+struct Source {
+    const Hparams& hparams;
+    const Graph& graph;
+    TensorFiles files;
+    uint32_t rows;
+    uint32_t gather_rows;
+    bool keeps_hidden;
+};
+
 // Lowers nodes to operations on values; slots are assigned afterwards (slots.h). `quant` fields
 // hold numbers of quantised values until then.
 class Lowering {
   public:
-    Lowering(const Model& model, const ModePlan& plan, const ResolvesFn& resolves)
-        : model_(model),
-          hp_(model.hparams()),
-          graph_(model.graph()),
+    Lowering(const Source& source, const ModePlan& plan, const ResolvesFn& resolves)
+        : source_(source),
+          hp_(source.hparams),
+          graph_(source.graph),
           mode_(plan),
           resolves_(resolves),
-          gather_rows_(gather_rows_of(plan, hp_.vocab)),
           quant_of_(graph_.values.size(), kNoValue),
           f32_readers_(graph_.values.size(), 0),
           int8_readers_(graph_.values.size(), 0) {
@@ -45,7 +54,7 @@ class Lowering {
   private:
     bool takes_int8(const Node& node) const {
         return node.kind == NodeKind::Matmul && mode_.activations == DType::I8Block &&
-               !is_float_weight(model_.tensor(node.weight).type);
+               !is_float_weight(source_.files.tensor(node.weight).type);
     }
 
     void count_readers() {
@@ -56,29 +65,34 @@ class Lowering {
                 }
             }
         }
+        if (source_.keeps_hidden) {
+            ++f32_readers_[graph_.hidden];
+        }
     }
 
     PlannedOp& add_op(OpKind kind, const Node& node, ValueId rows_like) {
         PlannedOp& op = ops.emplace_back();
         op.gathered = graph_.values[rows_like].gathered;
         op.request.kind = kind;
-        op.request.rows = op.gathered ? gather_rows_ : mode_.rows_max();
+        op.request.rows = op.gathered ? source_.gather_rows : source_.rows;
         op.request.sequences = mode_.batch;
         op.request.layer = node.layer;
         op.weight = node.weight;
         op.vector = node.vector;
         if (node.weight.is_present()) {
-            const gguf::TensorInfo& tensor = model_.tensor(node.weight);
+            const gguf::TensorInfo& tensor = source_.files.tensor(node.weight);
             op.request.weight = tensor.type;
             op.request.tensor = tensor.name;
         } else if (node.vector.is_present()) {
-            op.request.tensor = model_.tensor(node.vector).name;
+            op.request.tensor = source_.files.tensor(node.vector).name;
         }
         return op;
     }
 
     void lower(const Node& node) {
         switch (node.kind) {
+            case NodeKind::Input:
+                return;
             case NodeKind::Embed:
                 return lower_embed(node);
             case NodeKind::Norm:
@@ -93,6 +107,8 @@ class Lowering {
                 return lower_elementwise(OpKind::SwiGlu, node);
             case NodeKind::Add:
                 return lower_elementwise(OpKind::Add, node);
+            case NodeKind::Concat:
+                return lower_elementwise(OpKind::Concat, node);
             case NodeKind::Gather:
                 return lower_elementwise(OpKind::GatherRows, node);
         }
@@ -203,18 +219,31 @@ class Lowering {
             op.x = node.x;
             op.y = node.y;
         }
+        if (kind == OpKind::Concat) {
+            op.request.n = graph_.values[node.out].width;
+        }
     }
 
-    const Model& model_;
+    const Source& source_;
     const Hparams& hp_;
     const Graph& graph_;
     const ModePlan& mode_;
     const ResolvesFn& resolves_;
-    uint32_t gather_rows_;
     std::vector<uint32_t> quant_of_;  // per value: its int8 form as long as it is up to date
     std::vector<uint32_t> f32_readers_;
     std::vector<uint32_t> int8_readers_;
 };
+
+StepPlan build(const Source& source, const ModePlan& plan, const ResolvesFn& resolves) {
+    Lowering lowering(source, plan, resolves);
+    lowering.run();
+    StepPlan step;
+    step.rows = source.rows;
+    step.gather_rows = source.gather_rows;
+    step.ops = std::move(lowering.ops);
+    assign_slots(step, source.graph, lowering.quant_values, source.keeps_hidden);
+    return step;
+}
 
 }  // namespace
 
@@ -237,18 +266,36 @@ uint64_t StepPlan::logits_bytes() const {
 uint32_t gather_rows_of(const ModePlan& plan, uint32_t vocab) {
     const uint64_t affordable = kLogitsBytesMax / (uint64_t{vocab} * sizeof(float));
     const uint64_t rows = std::min<uint64_t>(plan.rows_max(), affordable);
-    return static_cast<uint32_t>(std::max<uint64_t>(rows, plan.batch));
+    return static_cast<uint32_t>(std::max<uint64_t>(rows, plan.verify_rows()));
+}
+
+uint32_t draft_sequences_of(const ModePlan& plan) {
+    return plan.batch_mtp ? plan.batch : 1;
 }
 
 StepPlan build_step_plan(const Model& model, const ModePlan& plan, const ResolvesFn& resolves) {
-    Lowering lowering(model, plan, resolves);
-    lowering.run();
-    StepPlan step;
-    step.rows = plan.rows_max();
-    step.gather_rows = gather_rows_of(plan, model.hparams().vocab);
-    step.ops = std::move(lowering.ops);
-    assign_slots(step, model.graph(), lowering.quant_values);
-    return step;
+    const bool is_drafted = plan.spec > 0;
+    return build({model.hparams(),
+                  is_drafted ? model.drafted_graph() : model.graph(),
+                  model.files(),
+                  plan.rows_max(),
+                  gather_rows_of(plan, model.hparams().vocab),
+                  is_drafted},
+                 plan,
+                 resolves);
+}
+
+StepPlan build_draft_plan(const Drafter& drafter,
+                          const ModePlan& plan,
+                          const ResolvesFn& resolves) {
+    return build({drafter.hparams(),
+                  drafter.graph(),
+                  drafter.files(),
+                  plan.rows_max(),
+                  draft_sequences_of(plan),
+                  true},
+                 plan,
+                 resolves);
 }
 
 bool uses_int8(const StepPlan& plan) {

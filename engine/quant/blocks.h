@@ -268,8 +268,9 @@ STRATA_BLOCK_FN void group_to_f32(STRATA_BLOCK_LOCAL const Group& group,
 }
 
 #if !defined(__METAL_VERSION__)
-// Calls fn(decoder, format) for a GGML type id; false if the id is no block format. The only switch
-// over block formats: `fn` is a generic callable so that each loop is compiled for its format.
+// Calls fn(decoder, format) for a GGML type id; false if this header has no decoder for it (formats
+// that it does not list can be named and sized, dtype.h, but not read). The only switch over
+// formats: `fn` is a generic callable so that each loop is compiled for its format.
 template <class Fn>
 static inline bool with_format(int ggml_type, Fn&& fn) {
     switch (ggml_type) {

@@ -7,6 +7,11 @@
 
 namespace strata {
 
+bool can_dequantize(DType type) {
+    return type == DType::F32 || type == DType::F16 || type == DType::BF16 ||
+           blocks::with_format(static_cast<int>(type), [](auto, blocks::Format) {});
+}
+
 void dequantize_row(DType type, const std::byte* row, float* out, uint32_t k) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(row);
     STRATA_ASSERT(k % dtype_info(type).block_elements == 0, "a row is a whole number of blocks");

@@ -1,4 +1,5 @@
-// Rows of any element type of GGUF files as f32.
+// Rows of the element types that have a decoder as f32: F32, F16, BF16 and the block formats of
+// blocks.h. Other types of files have none here.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +9,10 @@
 
 namespace strata {
 
+bool can_dequantize(DType type);
+
 // Decodes `k` elements that start at `row` (the file's layout, any alignment) into out [k]. Equal
-// bit for bit to GGML's decoders. `type` is a type of files, `k` a multiple of its block.
+// bit for bit to GGML's decoders. can_dequantize(type); `k` a multiple of its block.
 void dequantize_row(DType type, const std::byte* row, float* out, uint32_t k);
 
 }  // namespace strata

@@ -64,23 +64,22 @@ def test_unsupported_architecture(tmp_path: Path) -> None:
     assert '"mamba" is not supported; supported are llama, qwen3' in str(error)
 
 
-def test_unsupported_tensor_type(tmp_path: Path) -> None:
+def test_unknown_tensor_type(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", dataclasses.replace(SHAPE, width=32), kind="q4_0")
     data = path.read_bytes()
-    # The index entry of blk.0.attn_k: name, two dimensions, type 2 (q4_0) made 20 (iq4_nl), whose
-    # blocks have the same size.
+    # The index entry of blk.0.attn_k: name, two dimensions, type 2 (q4_0) made 77.
     at = data.index(b"blk.0.attn_k.weight") + len("blk.0.attn_k.weight") + 4 + 16
     assert data[at : at + 4] == b"\x02\x00\x00\x00"
-    path.write_bytes(data[:at] + b"\x14\x00\x00\x00" + data[at + 4 :])
+    path.write_bytes(data[:at] + b"\x4d\x00\x00\x00" + data[at + 4 :])
     error = refusal(path)
     assert (error.kind, error.code) == ("unsupported", "model.tensor_type")
-    assert "tensor blk.0.attn_k.weight has type iq4_nl; supported are f32, f16, q4_0" in str(error)
+    assert "tensor blk.0.attn_k.weight has type 77, which is no known type" in str(error)
 
 
 def test_quantised_norm(tmp_path: Path) -> None:
     error = refusal(write_model(tmp_path / "m.gguf", SHAPE, kinds={"output_norm": "q8_0"}))
     assert error.code == "model.tensor_type"
-    assert "output_norm.weight has type q8_0; supported are f32, f16, bf16" in str(error)
+    assert "output_norm.weight has type q8_0; a vector's type is f32, f16 or bf16" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -393,6 +393,18 @@ def gather_rows(rng: np.random.Generator, r: Request) -> Case:
     )
 
 
+def concat(rng: np.random.Generator, r: Request) -> Case:
+    rows, n, k = r["rows"], r["n"], r["k"]
+    x, y = activations(rng, rows, k), activations(rng, rows, n - k)
+    return Case(
+        r,
+        {"x": x, "y": y, "out": np.zeros((rows, n), np.float32)},
+        ("out",),
+        lambda: {"out": np.concatenate([x, y], axis=-1)},
+        row_arrays=("x", "y", "out"),
+    )
+
+
 CASES: dict[str, Callable[[np.random.Generator, Request], Case]] = {
     "embed": embed,
     "rms_norm": rms_norm_case,
@@ -404,6 +416,7 @@ CASES: dict[str, Callable[[np.random.Generator, Request], Case]] = {
     "attention": attention,
     "swiglu": swiglu,
     "add": add,
+    "concat": concat,
     "gather_rows": gather_rows,
 }
 

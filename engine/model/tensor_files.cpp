@@ -1,0 +1,24 @@
+#include "engine/model/tensor_files.h"
+
+#include "engine/base/assert.h"
+
+namespace strata {
+
+const gguf::File& TensorFiles::file(uint32_t index) const {
+    STRATA_ASSERT(index < kFileCount && files_[index] != nullptr, "the slice's file is open");
+    return *files_[index];
+}
+
+std::span<const std::byte> TensorFiles::bytes(const TensorSlice& slice) const {
+    const gguf::TensorInfo& info = tensor(slice);
+    const std::span<const std::byte> all = file(slice.file).tensor_bytes(info);
+    if (info.dimensions == 1) {
+        return all.subspan(dtype_bytes(info.type, slice.row_begin),
+                           dtype_bytes(info.type, slice.rows));
+    }
+    const uint64_t row_bytes = dtype_bytes(info.type, info.shape[0]);
+    STRATA_ASSERT(row_bytes * (slice.row_begin + slice.rows) <= all.size(), "slice in its tensor");
+    return all.subspan(row_bytes * slice.row_begin, row_bytes * slice.rows);
+}
+
+}  // namespace strata
