@@ -32,6 +32,7 @@ constexpr Operands kOperands[] = {
     {OpKind::Attention, false, false, true, 0},
     {OpKind::SwiGlu, false, false, false, 0},
     {OpKind::Add, false, false, false, 0},
+    {OpKind::Concat, false, false, false, 0},
     {OpKind::GatherRows, false, false, false, 0},
 };
 static_assert(std::size(kOperands) == kOpKindCount, "every operation is surveyed");
@@ -40,6 +41,7 @@ OpRequest typical_request(OpKind kind) {
     OpRequest request;
     request.kind = kind;
     request.n = request.k = 512;
+    if (kind == OpKind::Concat) request.n = 2 * request.k;
     request.heads = 8;
     request.kv_heads = 2;
     request.head_dim = request.rope_dims = 64;

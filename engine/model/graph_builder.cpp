@@ -28,6 +28,13 @@ bool is_float_type(DType type) {
     return type == DType::F32 || type == DType::F16 || type == DType::BF16;
 }
 
+constexpr TensorCodes kModelCodes = {
+    "model.tensor_missing", "model.tensor_shape", "model.tensor_type", "model.tensor_unexpected"};
+constexpr TensorCodes kDrafterCodes = {"drafter.tensor_missing",
+                                       "drafter.tensor_shape",
+                                       "drafter.tensor_type",
+                                       "drafter.tensor_unexpected"};
+
 constexpr std::string_view kLayerPrefix = "blk.";  // before the number of a layer
 
 // N of "blk.N.NAME"; nothing for names outside the layers.
@@ -48,6 +55,7 @@ GraphBuilder::GraphBuilder(const TensorFiles& files, const Hparams& hparams, Gra
     : files_(files),
       hp_(hparams),
       scope_(scope),
+      codes_(is_drafter() ? kDrafterCodes : kModelCodes),
       layer_file_(is_drafter() && files.has_file(kDrafterFile) ? kDrafterFile : kBaseFile),
       used_(files.file(layer_file_).tensors().size(), false) {}
 
@@ -80,9 +88,8 @@ std::string GraphBuilder::own_or(std::string_view tensor, std::string_view fallb
     return find(own) != nullptr ? own : std::string(fallback) + ".weight";
 }
 
-void GraphBuilder::add_problem(ErrorKind kind, std::string_view code, std::string text) {
-    problems_.push_back(
-        {kind, {(is_drafter() ? "drafter." : "model.") + std::string(code), std::move(text)}});
+void GraphBuilder::add_problem(ErrorKind kind, const char* code, std::string text) {
+    problems_.push_back({kind, {code, std::move(text)}});
 }
 
 TensorSlice GraphBuilder::take(const std::string& name, std::string_view needed) {
@@ -90,7 +97,7 @@ TensorSlice GraphBuilder::take(const std::string& name, std::string_view needed)
     const gguf::TensorInfo* tensor = find(name);
     if (tensor == nullptr) {
         add_problem(ErrorKind::InvalidRequest,
-                    "tensor_missing",
+                    codes_.missing,
                     "tensor " + name + " is missing; needed is " + std::string(needed));
         return {};
     }
@@ -109,13 +116,13 @@ TensorSlice GraphBuilder::matrix(const std::string& name, uint64_t k, uint64_t n
     const gguf::TensorInfo& tensor = files_.tensor(slice);
     if (tensor.dimensions > 2 || tensor.shape[0] != k || tensor.shape[1] != n) {
         add_problem(ErrorKind::InvalidRequest,
-                    "tensor_shape",
+                    codes_.shape,
                     "tensor " + name + " has shape " + shape_text(tensor.dimensions, tensor.shape) +
                         "; needed is " + matrix_text(k, n));
     }
     if (tensor.type == DType::None) {  // even its size is unknown
         add_problem(ErrorKind::Unsupported,
-                    "tensor_type",
+                    codes_.type,
                     "tensor " + name + " has " + std::string(ggml_type_name(tensor.ggml_type)) +
                         ", which is no known type");
     }
@@ -132,13 +139,13 @@ TensorSlice GraphBuilder::vector(const std::string& name, uint64_t elements) {
     const gguf::TensorInfo& tensor = files_.tensor(slice);
     if (tensor.shape[0] != elements || tensor.elements() != elements) {
         add_problem(ErrorKind::InvalidRequest,
-                    "tensor_shape",
+                    codes_.shape,
                     "tensor " + name + " has shape " + shape_text(tensor.dimensions, tensor.shape) +
                         "; needed is " + needed);
     }
     if (!is_float_type(tensor.type)) {
         add_problem(ErrorKind::Unsupported,
-                    "tensor_type",
+                    codes_.type,
                     "tensor " + name + " has type " +
                         std::string(ggml_type_name(tensor.ggml_type)) +
                         "; a vector's type is f32, f16 or bf16");
@@ -351,7 +358,7 @@ void GraphBuilder::check_unexpected() {
     for (size_t i = 0; i < used_.size(); ++i) {
         if (!used_[i] && !is_foreign(tensors[i])) {
             add_problem(ErrorKind::Unsupported,
-                        "tensor_unexpected",
+                        codes_.unexpected,
                         "tensor " + tensors[i].name + " is not used by architecture " +
                             hp_.architecture +
                             " here; a model that needs it would give wrong results");

@@ -21,6 +21,14 @@ namespace strata {
 // only the rows whose logits are wanted.
 enum class GraphScope : uint8_t { Model, DraftedModel, Drafter };
 
+// Reason codes of what is wrong with a tensor.
+struct TensorCodes {
+    const char* missing;
+    const char* shape;
+    const char* type;
+    const char* unexpected;
+};
+
 // Tensor names are given without "blk.N." and ".weight": in layer 3, "attn_q" is
 // blk.3.attn_q.weight. A drafter's layer lies in the drafter's file where there is one, all other
 // tensors in the model's. Problems are collected; finish() reports them together.
@@ -61,8 +69,9 @@ class GraphBuilder {
     // Norm and output head behind the layer: the layer's own, or those of the model.
     ValueId draft_head(ValueId x, std::string_view norm_tensor, std::string_view embedding_tensor);
 
-    // Throws Error "tensor_missing", "tensor_shape", "tensor_type" or "tensor_unexpected", with
-    // "model." or "drafter." before it, whose text lists what is wrong (at most eight entries).
+    // Throws Error "model.tensor_missing", "model.tensor_shape", "model.tensor_type" or
+    // "model.tensor_unexpected", of a drafter "drafter.tensor_missing" and so on, whose text lists
+    // what is wrong (at most eight entries).
     Graph finish(ValueId logits);
 
   private:
@@ -81,7 +90,7 @@ class GraphBuilder {
     TensorSlice vector(const std::string& name, uint64_t elements);
     TensorSlice optional_vector(const std::string& name, uint64_t elements);
     TensorSlice take(const std::string& name, std::string_view needed);
-    void add_problem(ErrorKind kind, std::string_view code, std::string text);
+    void add_problem(ErrorKind kind, const char* code, std::string text);
     bool is_foreign(const gguf::TensorInfo& tensor) const;
     void check_unexpected();
     ValueId new_value(uint32_t width, bool gathered);
@@ -95,6 +104,7 @@ class GraphBuilder {
     TensorFiles files_;
     const Hparams& hp_;
     GraphScope scope_;
+    const TensorCodes& codes_;
     uint32_t layer_file_;  // where "blk." tensors lie
     Graph graph_;
     int32_t layer_ = -1;

@@ -28,6 +28,7 @@ class ReasonCode:
 
 _FILE: Final = "Get the file again or convert it again; compare its checksum with the source."
 _OTHER_MODEL: Final = "Use a model of an architecture that is supported; the text names them."
+_OTHER_DRAFTER: Final = "Use a drafter that was made for this model, or set mtp to off."
 _REPORT: Final = "Report it with the engine's log of that start: it is a fault of Strata."
 
 REASONS: Final[tuple[ReasonCode, ...]] = (
@@ -119,7 +120,7 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
     ),
     ReasonCode(
         "model.tensor_type",
-        "A tensor is of a type that this build cannot read, or that has no place there.",
+        "A tensor is of an unknown type, or a vector is of a type that is not plain floats.",
         "Use a file with other types; `capabilities` shows those that are served.",
     ),
     ReasonCode(
@@ -136,6 +137,46 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         "model.no_quantized_weights",
         "No matrix of the model is quantised, so int8 activations have no use.",
         "Leave activations at auto.",
+    ),
+    # --- drafter
+    ReasonCode(
+        "drafter.none",
+        "Drafts were asked for, and there is no drafter: the model's file has no draft layer.",
+        "Set mtp to off, or to the file of a drafter that was made for the model.",
+    ),
+    ReasonCode(
+        "drafter.architecture",
+        "The drafter is of another architecture than the model, or of one whose draft layers this"
+        " build does not know.",
+        _OTHER_DRAFTER,
+    ),
+    ReasonCode(
+        "drafter.layers",
+        "The drafter was made for a model with another number of layers, or has not one layer.",
+        _OTHER_DRAFTER,
+    ),
+    ReasonCode("drafter.shape", "A size of the drafter is not that of the model.", _OTHER_DRAFTER),
+    ReasonCode(
+        "drafter.metadata",
+        "The drafter was trained to combine its inputs in a way that this build does not compute.",
+        _OTHER_DRAFTER,
+    ),
+    ReasonCode("drafter.tensor_missing", "A tensor of the draft layer is not in the file.", _FILE),
+    ReasonCode(
+        "drafter.tensor_shape",
+        "A tensor of the draft layer has another shape than the metadata implies.",
+        _FILE,
+    ),
+    ReasonCode(
+        "drafter.tensor_type",
+        "A tensor of the draft layer is of an unknown type, or of one that has no place there.",
+        _OTHER_DRAFTER,
+    ),
+    ReasonCode(
+        "drafter.tensor_unexpected",
+        "The draft layer has a tensor that its architecture does not use, so drafts would be"
+        " wrong.",
+        _OTHER_DRAFTER,
     ),
     # --- file
     ReasonCode(

@@ -18,9 +18,10 @@ LIST = "protocol/strata_protocol/reasons.py"
 # First parts of dotted texts that are no codes: keys of GGUF files, names of memory parts, of
 # control group files, of loggers, of OpenAI's objects.
 OTHER_FIRST = {
-    *("attention", "general", "rope", "split", "tokenizer"),
+    *("attention", "general", "nextn", "rope", "split", "tokenizer"),
     *("aiohttp", "asyncio", "chat", "memory", "strata", "weights"),
 }
+MEMORY_PARTS = {"drafter.activations", "drafter.kv", "drafter.logits"}
 FILE_NAME = re.compile(
     r".*\.(bin|cpp|gguf|gz|h|html|json|jsonl|lock|log|md|py|sock|toml|txt|weight)"
 )
@@ -37,6 +38,7 @@ def is_code(text: str) -> bool:
     return (
         CODE.fullmatch(text) is not None
         and FILE_NAME.fullmatch(text) is None
+        and text not in MEMORY_PARTS
         and text.partition(".")[0] not in OTHER_FIRST
     )
 
