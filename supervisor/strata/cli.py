@@ -1,6 +1,6 @@
 """The command line: flags to settings, command to function, errors to one sentence and a status.
 
-    strata-supervisor serve MODEL | status | plan MODEL | capabilities | config | version
+    strata-supervisor serve MODEL | status | quarantine | plan MODEL | capabilities | config | version
 
 Flags come from the configuration's schema; docs/operations.md lists the exit statuses. This is
 the one place that joins `text` and `api` with the rest.
@@ -121,6 +121,8 @@ def _run(argv: Sequence[str]) -> int:
             from strata.cli_status import show_status  # noqa: PLC0415
 
             return show_status(_settings(args), as_json=args.json, watch=args.watch)
+        case "quarantine":
+            return _quarantine(args)
         case "plan":
             from strata.cli_plan import show_plan  # noqa: PLC0415
 
@@ -139,6 +141,19 @@ def _run(argv: Sequence[str]) -> int:
         case _:
             parser.print_help()
             return ConfigError.exit_code
+
+
+def _quarantine(args: argparse.Namespace) -> int:
+    from strata.cli_quarantine import clear_quarantine, list_quarantine  # noqa: PLC0415
+
+    settings = _settings(args)
+    if args.action == "clear":
+        if (args.record is None) is not args.all:
+            raise ConfigError("quarantine clear takes the ID of a record, or --all")
+        return clear_quarantine(settings, args.record, as_json=args.json)
+    if args.record is not None or args.all:
+        raise ConfigError("quarantine list takes neither ID nor --all")
+    return list_quarantine(settings, as_json=args.json)
 
 
 async def build_http(
@@ -231,10 +246,27 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
         "status",
         "Shows the service of a run directory.",
         ("operations",),
-        without=("log_format", "log_level"),
+        without=("log_format", "log_level", "quarantine_trial_s"),
     )
     status.add_argument("--json", action="store_true", help="one JSON object")
     status.add_argument("--watch", action="store_true", help="again each second, until Ctrl-C")
+    quarantine = command(
+        "quarantine",
+        "Lists or clears modes that ended the engine and are not offered for that.",
+        ("operations",),
+        without=("log_format", "log_level"),
+    )
+    quarantine.add_argument(
+        "action",
+        metavar="ACTION",
+        choices=("list", "clear"),
+        nargs="?",
+        default="list",
+        help="list (the default) or clear",
+    )
+    quarantine.add_argument("record", metavar="ID", nargs="?", help="clear: the record to remove")
+    quarantine.add_argument("--all", action="store_true", help="clear: all records")
+    quarantine.add_argument("--json", action="store_true", help="one JSON list")
     plan = command(
         "plan", "Shows what would run on this machine, without loading the model.", PLAN_GROUPS
     )

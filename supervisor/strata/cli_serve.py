@@ -180,7 +180,9 @@ class _Service:
             without_kernels=config.without_kernel,
         )
         launch = Launch(inputs.engine, engine_arguments(config))
-        setup = EngineSetup(launch, wanted, inputs.run_dir)
+        setup = EngineSetup(
+            launch, wanted, inputs.run_dir, quarantine_trial_s=config.quarantine_trial_s
+        )
         self._owner = EngineOwner(setup, self._service, self)
         facts = ServiceFacts(
             model_name=inputs.name,

@@ -79,11 +79,15 @@ def print_status(console: Console, status: Status) -> None:
         )
     restarts = status.restarts
     text = f"{counted(restarts.starts, 'start')}, {counted(restarts.crashes, 'crash', 'es')}"
+    if restarts.boot_attempts:
+        text += f", {counted(restarts.boot_attempts, 'boot attempt')} ended in a probe"
     if restarts.last is not None:
         text += f"; last: {restarts.last.text}, {duration(restarts.last.ago_s)} ago"
     if restarts.next_start_s is not None:
         text += f"; next start in {duration(restarts.next_start_s)}"
     line("restarts", text)
+    for row in status.quarantine:
+        line("quarantine", f"{row.mode} {row.state}: {row.sentence} ({row.id})")
     load = status.load
     text = f"{load.running} running  {load.waiting} waiting"
     if load.waiting:

@@ -298,6 +298,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             extra={"group": "operations", "metavar": "DIR"},
         ),
     ] = msgspec.field(default_factory=_default_run_dir)
+    quarantine_trial_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=7 * 86_400,
+            description="seconds without a crash after which a mode that ended the engine is"
+            " offered again, at the next engine start; doubled at each relapse; 0: never",
+            extra={"group": "operations"},
+        ),
+    ] = 6 * 3600.0
     log_format: Annotated[
         Literal["text", "json"],
         Meta(description="form of log lines on standard error", extra={"group": "operations"}),

@@ -1,11 +1,12 @@
 """A scripted engine that speaks the real protocol: the same descriptors, frames and exit codes as
 the real one, and on demand every misbehaviour a test needs.
 
-    fake_engine.py SCRIPT.json [engine flags] --ipc COMMAND_FD,EVENT_FD
+    fake_engine.py SCRIPT.json [engine flags] --ipc COMMAND_FD,EVENT_FD[,BEACON_FD]
 
 SCRIPT.json holds a list of behaviours, one per start (the last one repeats); starts are counted in
-SCRIPT.json.starts. A behaviour's keys are the fields of `Behaviour`. Output token i of a request is
-prompt[i % len(prompt)], so tests know what to expect.
+SCRIPT.json.starts, and each one's quarantine list is a line of SCRIPT.json.offers. A behaviour's
+keys are the fields of `Behaviour`. Output token i of a request is prompt[i % len(prompt)], so tests
+know what to expect.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ import sys
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import strata_protocol.messages as m
+from strata_protocol.beacon_writer import BeaconWriter
 from strata_protocol.codec import ToEngineMessage, ToSupervisorMessage
 from strata_protocol.exit_codes import ExitCode
 from strata_protocol.features import FIELDS
@@ -30,11 +32,21 @@ from strata_protocol.peer import EnginePeer
 
 @dataclass
 class Behaviour:
-    die_at: str = ""  # launch, hello, offer, plan, progress, ready, submit, tokens
+    # launch, hello, offer, plan, progress, probe:MODE, ready, submit, tokens, shared (a step of
+    # several sequences), draft (one with drafts), long (one with more prompt rows than one)
+    die_at: str = ""
     die_after: int = 0  # with die_at or stuck_at = tokens: after so many steps
     exit: int | None = None  # how it dies: exit status, or
     signal: int = signal.SIGKILL  # this signal
-    silent_at: str = ""  # hello, caps, progress, run: says nothing more from then on
+    kernel: str = "matmul_fake"  # that the beacon names when it dies
+    assert_text: str = ""  # that the beacon holds then
+    handler: str = "own"  # own, external, none: the crash record that a fatal signal leaves
+    probes: list[str] = field(default_factory=lambda: ["batch"])  # modes proven before READY
+    ignore_quarantine: bool = False
+    build: str = "fake"
+    stop_at: str = ""  # any point: stops itself as SIGSTOP does
+    spec: int = 0  # drafts per sequence and step
+    silent_at: str = ""  # hello, caps, progress, probe:MODE, run: says nothing more from then on
     garbage_at: str = ""  # hello, run: bytes that are no frame
     stuck_at: str = ""  # submit, tokens: computes no further, but answers PING
     close_at: str = ""  # run: closes the event pipe and stays
@@ -69,8 +81,13 @@ class Sequence:
 
 
 class FakeEngine:
-    def __init__(self, behaviour: Behaviour, command_fd: int, event_fd: int) -> None:
+    def __init__(
+        self, behaviour: Behaviour, offers: Path, command_fd: int, event_fd: int, beacon_fd: int
+    ) -> None:
         self.b = behaviour
+        self.offers = offers
+        self.beacon = BeaconWriter(beacon_fd) if beacon_fd >= 0 else None
+        self.batch, self.spec = behaviour.batch, behaviour.spec
         self.command_fd, self.event_fd = command_fd, event_fd
         self.peer = EnginePeer()
         self.inbox: deque[ToEngineMessage] = deque()
@@ -115,6 +132,8 @@ class FakeEngine:
             while True:
                 if not os.read(self.command_fd, 1 << 16):
                     os._exit(ExitCode.PARENT_DIED)
+        if self.b.stop_at == point:
+            os.kill(os.getpid(), signal.SIGSTOP)
         if self.b.stuck_at == point:
             self.answer_pings()
         if self.b.die_at == point:
@@ -127,7 +146,26 @@ class FakeEngine:
             if isinstance(message, m.Ping):
                 self.send(m.Pong(nonce=message.nonce, step=self.step, busy=True))
 
+    def says(self, **facts: Any) -> None:
+        """What the beacon shows from now on."""
+        if self.beacon is not None:
+            self.beacon.set(**facts)
+
     def die(self) -> NoReturn:
+        if self.beacon is not None:
+            self.beacon.launch(self.b.kernel, layer=3)
+            if self.b.assert_text:
+                self.says(assert_text=self.b.assert_text)
+            if self.b.exit is not None:
+                self.says(exit_status=self.b.exit)
+            elif self.b.handler != "none":
+                self.beacon.crash(
+                    self.b.signal,
+                    frames=[0x10, 0x20],
+                    kernel=self.b.kernel,
+                    is_external=self.b.handler == "external",
+                    sender_pid=4711 if self.b.handler == "external" else 0,
+                )
         if self.b.exit is None:
             os.kill(os.getpid(), self.b.signal)
         os._exit(self.b.exit if self.b.exit is not None else 1)
@@ -150,7 +188,7 @@ class FakeEngine:
             m.Hello(
                 proto_min=1,
                 proto_max=1,
-                build="fake",
+                build=self.b.build,
                 backend="cpu",
                 device="none",
                 pid=os.getpid(),
@@ -158,6 +196,11 @@ class FakeEngine:
         )
         offer = self.expect()
         assert isinstance(offer, m.Offer)
+        with self.offers.open("a") as file:
+            file.write(json.dumps(offer.quarantine) + "\n")
+        out = set() if self.b.ignore_quarantine else set(offer.quarantine)
+        self.batch = 1 if "batch" in out else self.b.batch
+        self.spec = 0 if "mtp" in out else self.b.spec
         self.at("offer")
         self.at("caps")
         if self.b.refuse:
@@ -165,13 +208,14 @@ class FakeEngine:
             self.send(m.Refuse(reasons=reasons, exit_code=ExitCode.CONFIG_REFUSED))
             return ExitCode.CONFIG_REFUSED
         plan = m.ModePlan(
-            batch=self.b.batch,
+            batch=self.batch,
             max_context=self.b.max_context,
             kv="f16",
-            prefill=offer.want.prefill,
+            prefill=1 if "prefill" in out else offer.want.prefill,
             activations="int8",
             threads=1,
-            kv_tokens=self.b.batch * self.b.max_context,
+            kv_tokens=self.batch * self.b.max_context,
+            spec=self.spec,
         )
         self.send(self.caps(offer, plan))
         wanted = self.expect()
@@ -180,7 +224,12 @@ class FakeEngine:
         for i in range(self.b.progress_steps):
             self.send(m.Progress(phase="map", done=i + 1, total=self.b.progress_steps))
             self.at("progress")
-        self.send(m.Probe(mode="batch", ok=True, ms=1.0))
+        for mode in self.b.probes:
+            if mode not in out:
+                self.says(phase="probe", mode=mode, sequences=2 if mode == "batch" else 1, rows=1)
+                self.at("probe:" + mode)
+                self.send(m.Probe(mode=mode, ok=True, ms=1.0))
+        self.says(phase="ready", mode="")
         self.at("ready")
         ready = m.Ready(
             plan=wanted.plan,
@@ -259,7 +308,7 @@ class FakeEngine:
         items = []
         finished = []
         has_work = False
-        for s in list(self.sequences.values())[: self.b.batch]:
+        for s in list(self.sequences.values())[: self.batch]:
             if len(s.ids) < s.prompt_tokens:
                 continue
             limit = min(s.params.max_tokens, self.b.tokens_max)
@@ -286,12 +335,33 @@ class FakeEngine:
                 finished.append(s)
         if items:
             self.step += 1
+            self.show_step([item.rid for item in items])
             self.send(m.Tokens(step=self.step, items=items))
             if self.step >= self.b.die_after:
                 self.at("tokens")
         for s in finished:
             self.done(s, m.FinishReason.LENGTH)
         return has_work
+
+    def show_step(self, rids: list[int]) -> None:
+        """The step in the beacon, and the misbehaviours that depend on what it consists of."""
+        count = len(rids)
+        prompt_rows = max(
+            len(self.sequences[rid].ids) if self.sequences[rid].produced <= 1 else 1 for rid in rids
+        )
+        self.says(
+            phase="prefill" if prompt_rows > 1 else "decode",
+            step=self.step,
+            rids=rids,
+            sequences=count,
+            rows=count * (1 + self.spec) + prompt_rows - 1,
+        )
+        if count > 1:
+            self.at("shared")
+        if prompt_rows > 1:
+            self.at("long")
+        elif self.spec:
+            self.at("draft")
 
     def served(self) -> set[str]:
         return set(self.b.features) - set(self.b.lacks)
@@ -350,8 +420,9 @@ def main() -> int:
     counter.write_text(str(start + 1))
     behaviours = json.loads(script.read_text())
     behaviour = Behaviour(**behaviours[min(start, len(behaviours) - 1)])
-    fds = sys.argv[sys.argv.index("--ipc") + 1].split(",")
-    return FakeEngine(behaviour, int(fds[0]), int(fds[1])).run()
+    fds = [int(fd) for fd in sys.argv[sys.argv.index("--ipc") + 1].split(",")]
+    offers = script.with_name(script.name + ".offers")
+    return FakeEngine(behaviour, offers, *fds[:2], fds[2] if len(fds) > 2 else -1).run()
 
 
 if __name__ == "__main__":

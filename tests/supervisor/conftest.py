@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,6 +126,7 @@ EAGER = Patience(
     ping_s=0.05,
     silence_s=1.0,
     step_s=1.0,
+    probe_s=0.5,
     stall_s=1.0,
     reap_s=0.3,
     refuse_s=3.0,
@@ -141,16 +143,25 @@ def make_rig(tmp_path: Path) -> RigMaker:
         patience: Patience | None = None,
         explicit: frozenset[str] = frozenset(),
         is_strict: bool = False,
+        clock: Callable[[], float] = time.time,
         **settings: object,
     ) -> AsyncIterator[Rig]:
         config = Config(**settings)  # type: ignore[arg-type]
         executable = write_fake(tmp_path, list(behaviours) or [{}])
         model = tmp_path / "model.gguf"
-        model.write_bytes(b"GGUF")
+        if not model.exists():  # a second service finds the same file
+            model.write_bytes(b"GGUF")
         wanted = Wanted("test-run", str(model), wanted_modes(config), explicit, is_strict)
         run_dir = tmp_path / "run"
         run_dir.mkdir(exist_ok=True)
-        setup = EngineSetup(Launch(executable, []), wanted, run_dir, patience or Patience())
+        setup = EngineSetup(
+            Launch(executable, []),
+            wanted,
+            run_dir,
+            patience or Patience(),
+            quarantine_trial_s=config.quarantine_trial_s,
+            clock=clock,
+        )
         service = EngineService(config, NullRecorder())
         observer = Observer()
         owner = EngineOwner(setup, service, observer, jitter=lambda: 0.0)

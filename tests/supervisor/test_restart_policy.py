@@ -81,6 +81,26 @@ def test_kills_from_outside_do_not_lead_to_hold() -> None:
     assert all(isinstance(d, StartAfter) for d in decisions)
 
 
+def took_mode_out(policy: RestartPolicy, now: float) -> object:
+    policy.on_started(now)
+    return policy.on_exited(ExitClass.SIGNAL, now, took_mode_out=True)
+
+
+def test_crashes_that_take_a_mode_out_restart_at_once_and_count_for_nothing() -> None:
+    policy = RestartPolicy(lambda: 1.0)
+    assert [took_mode_out(policy, t) for t in range(6)] == [StartAfter(0.0)] * 6
+    delays = [crash(policy, t) for t in (10, 70, 130, 190)]
+    assert delays == [StartAfter(0.0), StartAfter(1.0), StartAfter(2.0), StartAfter(4.0)]
+    assert isinstance(crash(policy, 250), Hold)
+
+
+def test_not_even_they_start_more_than_twelve_times_an_hour() -> None:
+    policy = RestartPolicy(lambda: 1.0)
+    decisions = [took_mode_out(policy, t) for t in range(STARTS_MAX)]
+    assert decisions[:-1] == [StartAfter(0.0)] * (STARTS_MAX - 1)
+    assert decisions[-1] == Hold(STARTS_WINDOW_S - STARTS_MAX + 1, "12 starts within an hour")
+
+
 def test_refusal_stays_down_and_stop_stops() -> None:
     policy = RestartPolicy(lambda: 1.0)
     assert crash(policy, 0, ExitClass.REFUSE) == StayDown()

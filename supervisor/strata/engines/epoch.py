@@ -1,7 +1,8 @@
 """One engine from launch to known exit: process, pipes, handshake, timers.
 
 `run` returns the exit; it never raises for anything the engine does. The timers judge what
-`pulse.py` measures: no PROGRESS while loading; no PONG, or a step that does not end, while running.
+`pulse.py` measures: no PROGRESS while loading; a beacon that stands still while a mode is proven;
+no PONG, or a step that does not end, while running.
 A stopped process (SIGSTOP, debugger) is reported and left alone.
 """
 
@@ -13,10 +14,12 @@ import errno
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from strata_protocol.beacon import BeaconView
 from strata_protocol.codec import ToSupervisorMessage
 from strata_protocol.errors import FaultCode, ProtocolFault
 from strata_protocol.messages import (
@@ -43,9 +46,18 @@ from strata_protocol.messages import (
 )
 
 from strata.engines import stale
+from strata.engines.blame import is_proving
 from strata.engines.client import EngineClient
 from strata.engines.engine_log import EngineLog
-from strata.engines.exits import EngineExit, ExitClass, Intent, classify, status_text
+from strata.engines.epoch_beacon import EpochBeacon
+from strata.engines.exits import (
+    EngineExit,
+    ExitClass,
+    Intent,
+    beacon_text,
+    classify,
+    status_text,
+)
 from strata.engines.handshake import (
     BecameReady,
     Handshake,
@@ -59,6 +71,7 @@ from strata.engines.modes import mode_rows
 from strata.engines.port import ENGINE_DRAINING, EngineListener, EngineReady
 from strata.engines.process import EngineProcess, Launch, launch
 from strata.engines.pulse import Pulse
+from strata.engines.quarantine import TRIAL_WAIT_S
 
 log = logging.getLogger("strata.engine")
 
@@ -71,6 +84,7 @@ class Patience:
     silence_s: float = 30.0  # no message at all while running: a hang
     step_s: float = 30.0  # one step, while PONGs say that it still runs: a hang
     stall_s: float = 30.0  # no PROGRESS while loading; the handshake's own, where shorter, wins
+    probe_s: float = 10.0  # neither beacon nor PROGRESS moves while a mode is proven: a hang
     reap_s: float = 0.5  # from the event pipe's end to the exit
     refuse_s: float = 3.0  # from REFUSE to the exit
     drain_s: float = 5.0  # from DRAIN to the exit
@@ -85,6 +99,8 @@ class EngineSetup:
     wanted: Wanted
     run_dir: Path
     patience: Patience = Patience()
+    quarantine_trial_s: float = TRIAL_WAIT_S
+    clock: Callable[[], float] = time.time  # of the quarantine's records
 
 
 class Epoch:
@@ -113,6 +129,7 @@ class Epoch:
         self._loop = asyncio.get_running_loop()
         # A late PONG is normal on a busy machine, three missing ones in a row are a gap.
         self._pulse = Pulse(3 * setup.patience.ping_s, self._loop.time())
+        self._beacon: EpochBeacon | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._nonce = 0
         self._fault: str | None = None
@@ -123,8 +140,17 @@ class Epoch:
     # --- life
 
     async def run(self) -> EngineExit:
+        self._beacon = await asyncio.to_thread(EpochBeacon.make, self._setup.run_dir, self.number)
         try:
-            process = launch(self._setup.launch)
+            return await self._run()
+        finally:
+            if self._beacon is not None:
+                self._beacon.close()
+
+    async def _run(self) -> EngineExit:
+        beacon_fd = None if self._beacon is None else self._beacon.fd
+        try:
+            process = launch(self._setup.launch, beacon_fd)
         except OSError as error:
             return self._launch_failed(error)
         self.process = process
@@ -152,7 +178,7 @@ class Epoch:
                 stopper = tasks.create_task(self._end_when_asked(process))
                 await self._client.connect(process.command_fd, process.event_fd)
                 self._connected.set()
-                self._arm(self._stall_s())
+                self._arm(self._load_tick_s())
                 self._on_changed()
                 returncode = await process.wait()
                 stopper.cancel()
@@ -274,7 +300,7 @@ class Epoch:
                 case Refused():
                     self._refuse(effect)
         if self.handshake.ready is None:
-            self._arm(self._stall_s())
+            self._arm(self._load_tick_s())
         self._on_changed()
 
     def _on_ready(self, ready: Ready) -> None:
@@ -296,6 +322,14 @@ class Epoch:
 
     def _stall_s(self) -> float:
         return min(self._patience.stall_s, self.handshake.stall_s)
+
+    def _load_tick_s(self) -> float:
+        """Until the next look at an engine that loads: a beacon has to be looked at."""
+        stall_s = self._stall_s()
+        return stall_s if self._beacon is None else min(self._patience.ping_s, stall_s)
+
+    def _read_beacon(self) -> BeaconView | None:
+        return None if self._beacon is None else self._beacon.read()
 
     def _arm(self, after_s: float, *, is_reaping: bool = False) -> None:
         self._disarm()
@@ -333,12 +367,19 @@ class Epoch:
         if is_running:
             self._nonce += 1
             self._client.send(Ping(nonce=self._nonce))
-        self._arm(self._patience.ping_s if is_running else limit_s)
+        self._arm(self._patience.ping_s if is_running else self._load_tick_s())
 
     def _hang(self, now: float, limit_s: float, *, is_running: bool) -> str:
         """What is wrong, where something is; else empty."""
         pulse = self._pulse
+        view = None if is_running else self._read_beacon()
+        if view is not None:
+            pulse.on_beacon(view, now)
         silent_s, stuck_s = pulse.silent_s(now), pulse.stuck_s(now)
+        if view is not None and view.phase == "probe":
+            if stuck_s < self._patience.probe_s * 0.999:
+                return ""
+            return f"no movement for {stuck_s:.1f} s while mode {view.mode} was proven"
         if silent_s >= limit_s * 0.999:
             what = "message" if is_running else self.handshake.waits_for
             return f"no {what} for {silent_s:.1f} s"
@@ -357,14 +398,21 @@ class Epoch:
         return EngineExit(self.number, 0, exit_class, text, "launch", 0.0)
 
     def _exit(self, process: EngineProcess, returncode: int) -> EngineExit:
-        exit_class = classify(returncode, process.intent, was_oom_kill=process.was_oom_kill)
+        view = self._read_beacon()
+        exit_class = classify(
+            returncode, process.intent, was_oom_kill=process.was_oom_kill, beacon=view
+        )
         uptime_s = asyncio.get_running_loop().time() - process.started_s
         phase = self.handshake.phase
-        text = f"{status_text(returncode)} in phase {phase}, {uptime_s:.1f} s after start"
+        if phase == "loading" and view is not None and is_proving(view):
+            phase = "probe"
+        doing = f"in phase {phase}" if view is None else beacon_text(view)
+        when = f"{doing}, {uptime_s:.1f} s after start"
+        text = f"{status_text(returncode)} {when}"
         if exit_class is ExitClass.OOM:
             text += ", for lack of memory"
         if self._fault is not None:
-            text = f"ended by us: {self._fault} (phase {phase}, {uptime_s:.1f} s after start)"
+            text = f"ended by us: {self._fault} ({when})"
         elif self._dying is not None:
             text += f": {self._dying.code}: {self._dying.text}"
         elif exit_class is ExitClass.REFUSE and self.refused is None:
@@ -379,6 +427,7 @@ class Epoch:
             uptime_s,
             status=returncode if returncode >= 0 else None,
             signal=-returncode if returncode < 0 else None,
+            beacon=view,
         )
 
 

@@ -6,7 +6,7 @@ the owner's; every step here says how long the engine may be silent from then on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from strata_protocol.messages import (
@@ -24,6 +24,7 @@ from strata_protocol.messages import (
 from strata_protocol.peer import negotiate
 
 from strata.engines.modes import ModeChoice, choose
+from strata.engines.quarantine import QuarantineRecord
 
 HELLO_STALL_S = 10.0
 STALL_S = 30.0
@@ -31,9 +32,14 @@ STALL_S = 30.0
 HandshakeMessage = Hello | Caps | Progress | Probe | Ready | Refuse
 
 
+def nothing_quarantined(_: Hello) -> Sequence[QuarantineRecord]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What each epoch is offered."""
+    """What each epoch is offered. `quarantine` is asked at HELLO, which names build and device,
+    for the records of the modes that must not be offered."""
 
     run_id: str
     model: str
@@ -41,6 +47,7 @@ class Wanted:
     explicit: frozenset[str]  # names of the modes that the operator set
     is_strict: bool
     without_kernels: Sequence[str] = ()
+    quarantine: Callable[[Hello], Sequence[QuarantineRecord]] = nothing_quarantined
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,7 @@ class Handshake:
         self._wanted = wanted
         self._epoch = epoch
         self.hello: Hello | None = None
+        self.quarantine: Sequence[QuarantineRecord] = ()
         self.caps: Caps | None = None
         self.choice: ModeChoice | None = None
         self.probes: list[Probe] = []
@@ -120,6 +128,7 @@ class Handshake:
         self.hello = hello
         self.stall_s = STALL_S
         wanted = self._wanted
+        self.quarantine = wanted.quarantine(hello)
         return [
             SendOffer(
                 Offer(
@@ -128,6 +137,7 @@ class Handshake:
                     epoch=self._epoch,
                     model=wanted.model,
                     want=wanted.modes,
+                    quarantine=[record.mode for record in self.quarantine],
                     without_kernels=list(wanted.without_kernels),
                 )
             )

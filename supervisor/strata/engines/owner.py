@@ -12,16 +12,19 @@ import enum
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, assert_never
 
-from strata_protocol.messages import Reason
+from strata_protocol.messages import ModePlan, Reason
 
+from strata.engines.blame import is_in_step
+from strata.engines.crash_memory import CrashMemory
 from strata.engines.engine_log import newest_epoch
 from strata.engines.epoch import EngineSetup, Epoch
 from strata.engines.exits import EngineExit, ExitClass
 from strata.engines.port import EngineListener, EngineLost
+from strata.engines.quarantine import QuarantineRow
 from strata.engines.restart import (
     Decision,
     Hold,
@@ -67,7 +70,8 @@ class EngineView:
     state: EngineState = EngineState.LOADING
     epoch: Epoch | None = None
     starts: int = 0
-    crashes: int = 0
+    crashes: int = 0  # without boot attempts
+    boot_attempts: int = 0  # starts that ended while a mode was being proven
     last_exit: EngineExit | None = None
     last_exit_s: float = 0.0  # loop time
     next_start_s: float | None = None  # loop time, where a start is due
@@ -84,16 +88,24 @@ class EngineOwner:
         observer: OwnerObserver,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self._setup = setup
+        model = Path(setup.wanted.model)
+        self._memory = CrashMemory(setup.run_dir, model, setup.quarantine_trial_s, setup.clock)
+        wanted = replace(setup.wanted, quarantine=self._memory.offer)
+        self._setup = replace(setup, wanted=wanted)
         self._listener = listener
         self._observer = observer
         self._policy = RestartPolicy(lambda: 0.5 + 0.5 * jitter())
         self._stop = asyncio.Event()
         self._number = newest_epoch(setup.run_dir)
         self._was_ever_ready = False
-        self._inputs = (Path(setup.wanted.model), setup.launch.executable)
+        self._inputs = (model, setup.launch.executable)
         self._found: Fingerprints = ()  # of the inputs, before the last start read them
+        self._ready_at_s: float | None = None  # loop time, of the engine that runs
         self.view = EngineView()
+
+    def quarantine(self) -> list[QuarantineRow]:
+        """What is remembered of modes that ended engines."""
+        return self._memory.rows()
 
     async def run(self) -> None:
         """Returns after `stop`, once no engine is left. Raises StrictError when `--strict`
@@ -103,8 +115,11 @@ class EngineOwner:
                 self._found = await asyncio.to_thread(_fingerprint, self._inputs)
                 if self._stop.is_set():
                     return
-                exited = await self._run_epoch()
-                if not await self._carry_out(exited):
+                await self._memory.on_start()
+                if self._stop.is_set():
+                    return
+                exited, took_mode_out = await self._run_epoch()
+                if not await self._carry_out(exited, took_mode_out):
                     return
         finally:
             self._show(EngineState.STOPPED)
@@ -115,33 +130,55 @@ class EngineOwner:
         if self.view.epoch is not None:
             self.view.epoch.stop()
 
-    async def _run_epoch(self) -> EngineExit:
+    async def _run_epoch(self) -> tuple[EngineExit, bool]:
+        """Runs one engine; returns its exit and whether that took a mode out."""
         now = asyncio.get_running_loop().time
         self._number += 1
         epoch = Epoch(self._number, self._setup, self._listener, self._epoch_changed)
         self._policy.on_started(now())
+        self._ready_at_s = None
         self.view.starts += 1
         self.view.epoch = epoch
         self.view.next_start_s = None
         self._observer.on_started(self._number)
         self._show(EngineState.LOADING)
-        exited = await epoch.run()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._memory.keep(self._ready_s, lambda: epoch.served), name="memory")
+            exited = await epoch.run()
+            ready_s = self._ready_s()
+            self._memory.stop_keeping()
         self.view.last_exit, self.view.last_exit_s = exited, now()
         for _ in range(epoch.served):
             self._policy.on_request_finished()
         if self._stop.is_set():
             log.info("engine %s", exited.text)
         else:
-            self.view.crashes += exited.is_crash
+            self.view.boot_attempts += exited.is_boot_attempt
+            self.view.crashes += exited.is_crash and not exited.is_boot_attempt
             log.error("engine %s", exited.text)
         self._observer.on_exited(exited)
+        verdict = self._memory.on_exited(exited, _plan(epoch), ready_s, epoch.served)
         if epoch.handshake.ready is not None:
-            is_external = exited.exit_class in (ExitClass.EXTERNAL, ExitClass.STOP)
-            self._listener.on_lost(EngineLost(exited.text, is_external=is_external))
-        return exited
+            self._listener.on_lost(
+                EngineLost(
+                    exited.text,
+                    suspects=_suspects(exited),
+                    is_external=exited.exit_class in (ExitClass.EXTERNAL, ExitClass.STOP),
+                    signature=verdict.signature,
+                    blamed_mode=", ".join(verdict.taken_out),
+                )
+            )
+        await self._memory.save()
+        return exited, bool(verdict.taken_out)
+
+    def _ready_s(self) -> float:
+        at_s = self._ready_at_s
+        return 0.0 if at_s is None else asyncio.get_running_loop().time() - at_s
 
     def _epoch_changed(self) -> None:
         epoch = self.view.epoch
+        if epoch is not None and epoch.handshake.caps is not None:
+            self._memory.on_header(epoch.handshake.caps.model.sha256_head)
         if (
             epoch is not None
             and epoch.handshake.ready is not None
@@ -149,17 +186,20 @@ class EngineOwner:
         ):
             self._was_ever_ready = True
             self.view.reasons = []
-            self._policy.on_ready(asyncio.get_running_loop().time())
+            self._ready_at_s = asyncio.get_running_loop().time()
+            self._policy.on_ready(self._ready_at_s)
             self._show(EngineState.READY)
         else:
             self._observer.on_changed()
 
-    async def _carry_out(self, exited: EngineExit) -> bool:
+    async def _carry_out(self, exited: EngineExit, took_mode_out: bool) -> bool:
         """Does what the policy says about an exit; False when the owner is done."""
         if self._stop.is_set():
             return False
         loop = asyncio.get_running_loop()
-        decision: Decision = self._policy.on_exited(exited.exit_class, loop.time())
+        decision: Decision = self._policy.on_exited(
+            exited.exit_class, loop.time(), took_mode_out=took_mode_out
+        )
         match decision:
             case Stopped():
                 return False
@@ -207,6 +247,22 @@ class EngineOwner:
     def _show(self, state: EngineState) -> None:
         self.view.state = state
         self._observer.on_changed()
+
+
+def _suspects(exited: EngineExit) -> tuple[int, ...]:
+    """Requests in the step that an engine died in; empty where not all of them are known."""
+    view = exited.beacon
+    if view is None or not is_in_step(view) or view.rid_count > len(view.rids):
+        return ()
+    return view.rids
+
+
+def _plan(epoch: Epoch) -> ModePlan | None:
+    """What an engine ran, or was about to."""
+    shake = epoch.handshake
+    if shake.ready is not None:
+        return shake.ready.plan
+    return shake.choice.plan if shake.choice is not None else None
 
 
 def _fingerprint(paths: tuple[Path, ...]) -> Fingerprints:

@@ -1,8 +1,9 @@
 """One engine process: launch, descriptors, exit. Knows nothing of the protocol.
 
 Standard input is /dev/null; output and error go to one log pipe; commands and events have pipes
-of their own, passed by number in `--ipc`. The process leads its own session, so a signal reaches
-all it may have started. Its end is known by exit status, never by end-of-file.
+of their own, passed by number in `--ipc`, and so is the beacon's file where there is one. The
+process leads its own session, so a signal reaches all it may have started. Its end is known by
+exit status, never by end-of-file.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class Launch:
     executable: Path
     arguments: Sequence[str]  # without --ipc
 
-    def argv(self, command_fd: int, event_fd: int) -> list[str]:
-        return [str(self.executable), *self.arguments, "--ipc", f"{command_fd},{event_fd}"]
+    def argv(self, fds: Sequence[int]) -> list[str]:
+        """`fds`: command, event and, where there is one, beacon."""
+        return [str(self.executable), *self.arguments, "--ipc", ",".join(map(str, fds))]
 
 
 class EngineProcess:
@@ -118,8 +120,9 @@ class EngineProcess:
             self._exited.set_result(self._popen.wait())
 
 
-def launch(spec: Launch) -> EngineProcess:
-    """Starts the engine. Raises OSError where the executable cannot be started.
+def launch(spec: Launch, beacon_fd: int | None = None) -> EngineProcess:
+    """Starts the engine; `beacon_fd` stays ours. Raises OSError where the executable cannot be
+    started.
 
     Must be called on the main thread: the engine asks the kernel to end it together with the
     *thread* that started it.
@@ -130,15 +133,16 @@ def launch(spec: Launch) -> EngineProcess:
     event_read, event_write = os.pipe()
     log_read, log_write = os.pipe()
     theirs = (command_read, event_write, log_write)
+    passed = (command_read, event_write) + (() if beacon_fd is None else (beacon_fd,))
     try:
         for fd in (command_write, event_read):
             _widen(fd)
         popen = subprocess.Popen(
-            spec.argv(command_read, event_write),
+            spec.argv(passed),
             stdin=subprocess.DEVNULL,
             stdout=log_write,
             stderr=log_write,
-            pass_fds=(command_read, event_write),
+            pass_fds=passed,
             start_new_session=True,
             env={**os.environ, "STRATA_PPID": str(os.getpid())},
         )

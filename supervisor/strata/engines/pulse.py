@@ -8,6 +8,7 @@ message that only the compute thread sends.
 
 from __future__ import annotations
 
+from strata_protocol.beacon import BeaconView
 from strata_protocol.codec import ToSupervisorMessage
 from strata_protocol.messages import Pong
 
@@ -21,6 +22,7 @@ class Pulse:
         self._heard_s = now
         self._moved_s = now
         self.step = 0  # the counter of the last PONG
+        self._beacon: object = None  # what it said last
 
     def restart(self, now: float) -> None:
         """The time up to now proves nothing: we were late, or the process was stopped."""
@@ -35,6 +37,13 @@ class Pulse:
         if is_after_gap or not message.busy or message.step != self.step:
             self._moved_s = now
         self.step = message.step
+
+    def on_beacon(self, view: BeaconView, now: float) -> None:
+        """The beacon as of now; it stands for the compute thread, which alone moves it."""
+        said = (view.moved_ns, view.phase, view.mode, view.op, view.step)
+        if said != self._beacon:
+            self._beacon = said
+            self._moved_s = now
 
     def silent_s(self, now: float) -> float:
         """Since the last message of any kind."""

@@ -3,6 +3,8 @@
 - The first restart comes at once, then after 1, 2, 4, 8, 16, 30 s with jitter.
 - A good spell (10 min ready and 20 served requests) forgives everything before it.
 - 5 crashes in 10 min lead to HOLD: one start every 5 min until one stays up for 10 min.
+- A crash that took a mode out (quarantine.py) is followed by a start at once and counts for
+  nothing else: each such start has one mode less to try.
 - A deterministic refusal is not retried.
 - Never more than 12 starts an hour, whatever the reason.
 
@@ -80,7 +82,9 @@ class RestartPolicy:
     def on_request_finished(self) -> None:
         self._served += 1
 
-    def on_exited(self, exit_class: ExitClass, now: float) -> Decision:
+    def on_exited(
+        self, exit_class: ExitClass, now: float, *, took_mode_out: bool = False
+    ) -> Decision:
         if exit_class is ExitClass.STOP:
             return Stopped()
         if exit_class is ExitClass.REFUSE:
@@ -92,6 +96,8 @@ class RestartPolicy:
             if self._served >= GOOD_SERVED:
                 self._attempts = 0
                 self._crashes.clear()
+        if took_mode_out:
+            return self._within_ceiling(now, 0.0, None)
         if exit_class is not ExitClass.EXTERNAL:
             self._crashes.append(now)
         if self._is_held or self._has_too_many_crashes(now):

@@ -6,6 +6,7 @@ import msgspec
 from strata_protocol.messages import MemoryPart, Reason
 
 from strata.engines.modes import ModeRow
+from strata.engines.quarantine import QuarantineRow
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,9 +54,10 @@ class LastExit(Record, frozen=True):
 
 class RestartStatus(Record, frozen=True):
     starts: int
-    crashes: int
+    crashes: int  # without boot attempts
     last: LastExit | None = None
     next_start_s: float | None = None  # seconds until the next start, where one is due
+    boot_attempts: int = 0  # starts that ended while a mode was being proven
 
 
 class LoadStatus(Record, frozen=True):
@@ -93,6 +95,7 @@ class Status(Record, frozen=True):
     load: LoadStatus
     supervisor: SupervisorStatus
     memory: list[MemoryPart] = []
+    quarantine: list[QuarantineRow] = []  # modes that ended engines
     reasons: list[Reason] = []  # coded reasons of hold, refused and degraded
 
     @property

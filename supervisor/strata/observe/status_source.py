@@ -80,6 +80,7 @@ class StatusSource:
             restarts=RestartStatus(
                 starts=view.starts,
                 crashes=view.crashes,
+                boot_attempts=view.boot_attempts,
                 last=None
                 if last is None
                 else LastExit(
@@ -101,6 +102,7 @@ class StatusSource:
                 loop_lag_s=self._metrics.lag_s,
             ),
             memory=ready.memory if ready is not None else [],
+            quarantine=self._owner.quarantine(),
             reasons=view.reasons or [r for row in degraded for r in row.because],
         )
 

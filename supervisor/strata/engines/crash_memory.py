@@ -1,0 +1,185 @@
+"""What the owner remembers of crashes: joins signature, blame, the quarantine and its file.
+
+One object for the life of the service. `offer` answers the handshake from memory; what touches the
+disk runs in a thread and is awaited by the owner's tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from strata_protocol.messages import Hello, ModePlan
+
+from strata.engines.blame import blame
+from strata.engines.exits import EngineExit
+from strata.engines.quarantine import (
+    Place,
+    Quarantine,
+    QuarantineRecord,
+    QuarantineRow,
+    QuarantineState,
+)
+from strata.engines.quarantine_file import QuarantineFile
+from strata.engines.signature import signature
+
+TRIAL_LOOK_S = 60.0  # how often an engine on trial is looked at
+
+log = logging.getLogger("strata.engine")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is known of one exit."""
+
+    signature: str = ""  # id; empty where it was no crash
+    taken_out: tuple[str, ...] = ()  # modes that are out now and were not before
+
+
+class CrashMemory:
+    """`clock` is the wall clock. Methods are called on the event loop."""
+
+    def __init__(
+        self, run_dir: Path, model: Path, trial_wait_s: float, clock: Callable[[], float]
+    ) -> None:
+        self._quarantine = Quarantine(trial_wait_s, clock)
+        self._file = QuarantineFile(run_dir)
+        self._model = model
+        self._stat = (0, 0)  # size and time of change of the model file at the engine's start
+        self._place: Place | None = None  # of the engine that runs, from its HELLO on
+        self._problem = ""
+        self._is_kept = False
+        self._has_news = asyncio.Event()
+
+    def rows(self) -> list[QuarantineRow]:
+        """All records, for people."""
+        return self._quarantine.rows()
+
+    async def on_start(self) -> None:
+        """Before each start: looks at the model file and takes over what others changed."""
+        self._place = None
+        self._stat = await asyncio.to_thread(_size_and_time, self._model)
+        await self._sync()
+
+    def offer(self, hello: Hello) -> Sequence[QuarantineRecord]:
+        """Records of the modes that the engine that says HELLO must not offer."""
+        size, mtime_ns = self._stat
+        self._place = Place(
+            build=hello.build,
+            device=hello.device,
+            path=str(self._model),
+            size=size,
+            mtime_ns=mtime_ns,
+        )
+        started = self._quarantine.on_start(self._place)
+        self._tell_forgotten(started.forgotten)
+        for record in started.on_trial:
+            log.info("mode %s is offered again, on trial; it ended %s", record.mode, _what(record))
+        for record in started.out:
+            log.warning("mode %s is not offered; it ended %s", record.mode, _what(record))
+        if started.forgotten or started.on_trial:
+            self._has_news.set()
+        return started.out
+
+    def on_header(self, header: str) -> None:
+        """The hash of the model file's header, which CAPS tells; the same again changes nothing."""
+        if self._place is None or self._place.header == header:
+            return
+        self._place = msgspec.structs.replace(self._place, header=header)
+        forgotten = self._quarantine.forget_outdated(self._place)
+        if forgotten:
+            self._tell_forgotten(forgotten)
+            self._has_news.set()
+
+    async def keep(self, ready_s: Callable[[], float], served: Callable[[], int]) -> None:
+        """Beside a running engine until `stop_keeping`: writes what changed, ends good trials.
+        `ready_s`: for how long it has been ready; `served`: requests that it has finished."""
+        self._is_kept = True
+        while self._is_kept:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TRIAL_LOOK_S):
+                    await self._has_news.wait()
+            has_news = self._has_news.is_set()
+            self._has_news.clear()
+            if self._clear_good(ready_s(), served()) or has_news:
+                await self._sync()
+
+    def stop_keeping(self) -> None:
+        self._is_kept = False
+        self._has_news.set()
+
+    def on_exited(
+        self, exited: EngineExit, plan: ModePlan | None, ready_s: float, served: int
+    ) -> Verdict:
+        """What an exit means, to be followed by `save`. `plan`: what was being proven or ran."""
+        self._clear_good(ready_s, served)
+        if self._place is None or not exited.is_crash:
+            return Verdict()
+        guilty = blame(exited.exit_class, exited.status, exited.beacon, plan)
+        crash = signature(exited, plan)
+        taken = self._quarantine.on_crash(self._place, crash, guilty)
+        for record in taken:
+            log.error(
+                "mode %s is taken out: %s; the engine starts without it (quarantine %s)",
+                record.mode,
+                record.sentence,
+                record.id,
+            )
+        for record in self._quarantine.records:
+            if record.state is QuarantineState.SUSPECTED and record.signature == crash.id:
+                log.warning("mode %s is suspected: %s", record.mode, record.sentence)
+        return Verdict(crash.id, tuple(record.mode for record in taken))
+
+    async def save(self) -> None:
+        """Awaited once `keep` has ended and before the next start."""
+        await self._sync()
+
+    def _clear_good(self, ready_s: float, served: int) -> bool:
+        if self._place is None:
+            return False
+        cleared = self._quarantine.on_good(self._place, ready_s, served)
+        for record in cleared:
+            log.info("mode %s has passed its trial: its quarantine is cleared", record.mode)
+        return bool(cleared)
+
+    async def _sync(self) -> None:
+        synced = await asyncio.to_thread(self._file.sync, list(self._quarantine.records))
+        self._quarantine.adopt(synced.records)
+        for record in self._quarantine.forget(synced.cleared):
+            log.info("the quarantine of mode %s was cleared by hand", record.mode)
+        if synced.problem != self._problem:
+            self._problem = synced.problem
+            if synced.problem:
+                log.warning(
+                    "%s; the quarantine is kept in memory until it can be written", synced.problem
+                )
+            else:
+                log.info("the quarantine is written to disk again")
+
+    def _tell_forgotten(self, records: Sequence[QuarantineRecord]) -> None:
+        for record in records:
+            if record.state is not QuarantineState.SUSPECTED:
+                log.info(
+                    "the quarantine of mode %s is forgotten: the engine's build or the model file"
+                    " has changed",
+                    record.mode,
+                )
+
+
+def _what(record: QuarantineRecord) -> str:
+    times = "an engine" if record.count == 1 else f"{record.count} engines"
+    return f"{times}: {record.sentence} (quarantine {record.id})"
+
+
+def _size_and_time(path: Path) -> tuple[int, int]:
+    """Zeros for a file that is not there: the engine will refuse it."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return 0, 0
+    return stat.st_size, stat.st_mtime_ns

@@ -1,0 +1,77 @@
+"""One epoch's beacon: its file in the run directory, and reading it, also after the engine's death.
+
+A full disk or a run directory that is gone costs the beacon, not the service.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+
+from strata_protocol import beacon
+from strata_protocol.beacon import BeaconView
+from strata_protocol.beacon_layout import PAGE_BYTES
+
+FILES_KEPT = 5
+
+log = logging.getLogger("strata.engine")
+_EPOCH_FILE = re.compile(r"beacon-(\d+)")
+
+
+def beacon_path(run_dir: Path, epoch: int) -> Path:
+    return run_dir / f"beacon-{epoch}"
+
+
+class EpochBeacon:
+    """Created by `make`. `fd` is for the engine to inherit; `close` it once the exit is known."""
+
+    def __init__(self, file: beacon.BeaconFile) -> None:
+        self.fd = file.fd
+        self.path = file.path
+
+    @classmethod
+    def make(cls, run_dir: Path, epoch: int) -> EpochBeacon | None:
+        """A new file, and without those of old epochs; None where it cannot be had."""
+        path = beacon_path(run_dir, epoch)
+        try:
+            for old in run_dir.glob("beacon-*"):
+                match = _EPOCH_FILE.fullmatch(old.name)
+                if match and int(match.group(1)) <= epoch - FILES_KEPT:
+                    old.unlink(missing_ok=True)
+            file = beacon.create(path)
+        except OSError as error:
+            _warn(path, error)
+            return None
+        try:
+            # Pages that the disk has no room for would end whoever writes to them.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fd, 0, PAGE_BYTES)
+        except OSError as error:
+            _warn(path, error)
+            file.close()
+            path.unlink(missing_ok=True)
+            return None
+        return cls(file)
+
+    def read(self) -> BeaconView | None:
+        """What it says now, from the descriptor, so that a removed file can be read too; None
+        where the engine wrote nothing that can be understood."""
+        try:
+            view, _ = beacon.read(os.pread(self.fd, PAGE_BYTES, 0))
+        except OSError as error:
+            log.warning("%s cannot be read: %s", self.path, error.strerror)
+            return None
+        return view
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
+def _warn(path: Path, error: OSError) -> None:
+    log.warning(
+        "%s cannot be made: %s; should this engine crash, its last act will not be known",
+        path,
+        error.strerror,
+    )
