@@ -1,6 +1,7 @@
 """The command line: flags to settings, command to function, errors to one sentence and a status.
 
-    strata-supervisor serve MODEL | status | quarantine | plan MODEL | capabilities | config | version
+    strata-supervisor serve MODEL | status | quarantine | plan MODEL | capabilities | config
+        | version
 
 Flags come from the configuration's schema; docs/operations.md lists the exit statuses. This is
 the one place that joins `text` and `api` with the rest.
