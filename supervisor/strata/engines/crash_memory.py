@@ -79,9 +79,9 @@ class CrashMemory:
         started = self._quarantine.on_start(self._place)
         self._tell_forgotten(started.forgotten)
         for record in started.on_trial:
-            log.info("mode %s is offered again, on trial; it ended %s", record.mode, _what(record))
+            log.info("mode %s is offered again, on trial: %s", record.mode, record.text)
         for record in started.out:
-            log.warning("mode %s is not offered; it ended %s", record.mode, _what(record))
+            log.warning("mode %s is not offered: %s", record.mode, record.text)
         if started.forgotten or started.on_trial:
             self._has_news.set()
         return started.out
@@ -169,11 +169,6 @@ class CrashMemory:
                     " has changed",
                     record.mode,
                 )
-
-
-def _what(record: QuarantineRecord) -> str:
-    times = "an engine" if record.count == 1 else f"{record.count} engines"
-    return f"{times}: {record.sentence} (quarantine {record.id})"
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:

@@ -76,6 +76,12 @@ class QuarantineRecord(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.sha256(key.encode()).hexdigest()[:8]
 
     @property
+    def text(self) -> str:
+        """Why the mode is out, in one sentence."""
+        times = "an engine" if self.count == 1 else f"{self.count} engines"
+        return f"{self.mode} ended {times}: {self.sentence} (quarantine {self.id})"
+
+    @property
     def is_out(self) -> bool:
         return self.state is QuarantineState.QUARANTINED
 
