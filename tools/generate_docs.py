@@ -26,7 +26,7 @@ from strata.capability_table import (
 from strata.cli_capabilities import LEGEND
 from strata.config import Config
 from strata.config_source import fields
-from strata.model_source import find_engine
+from strata.model_source import find_any_engine
 from strata_protocol.messages import ModeState, WantedModes
 from strata_protocol.reasons import REASONS
 
@@ -193,7 +193,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="fail when a file is stale")
     arguments = parser.parse_args()
     described = describe_all(
-        find_engine(msgspec.structs.replace(Config(), engine=arguments.engine))
+        find_any_engine(msgspec.structs.replace(Config(), engine=arguments.engine))
     )
     stale = []
     for name, write in FILES.items():

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 PLAN_GROUPS = ("model and engine", "modes")
-TABLES = ("cpu", "cuda", "metal", "all")  # of capabilities
+ALL_TABLES = "all"
 OTHER_NAMES = {  # what other servers call these flags
     "-m": "--model",
     "-c": "--max-context",
@@ -127,11 +127,12 @@ def _run(argv: Sequence[str]) -> int:
         case "plan":
             from strata.cli_plan import show_plan  # noqa: PLC0415
 
-            return show_plan(_settings(args), as_json=args.json)
+            return show_plan(_settings(args), as_json=args.json, assume=args.assume)
         case "capabilities":
             from strata.cli_capabilities import show_capabilities  # noqa: PLC0415
 
-            return show_capabilities(_settings(args), backend=args.backend, as_json=args.json)
+            backend = None if args.backend == ALL_TABLES else args.backend
+            return show_capabilities(_settings(args), backend, as_json=args.json)
         case "config":
             return _show_config(_settings(args), explain=args.explain)
         case "version":
@@ -269,10 +270,20 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
     quarantine.add_argument("--all", action="store_true", help="clear: all records")
     quarantine.add_argument("--json", action="store_true", help="one JSON list")
     plan = command(
-        "plan", "Shows what would run on this machine, without loading the model.", PLAN_GROUPS
+        "plan",
+        "Shows what would run, here or on another backend, without loading the model.",
+        PLAN_GROUPS,
     )
     add_model(plan)
+    plan.add_argument(
+        "--assume",
+        metavar="FACT=VALUE,...",
+        default="",
+        help="plan for a machine that is not here: device=NAME, device_memory=24GiB,"
+        " host_memory=64GiB, cores=16",
+    )
     plan.add_argument("--json", action="store_true", help="one JSON object")
+    tables = (*fields()["backend"].choices, ALL_TABLES)
     capabilities = command(
         "capabilities",
         "Shows which operations and types each backend serves.",
@@ -281,9 +292,9 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
     )
     capabilities.add_argument(
         "--backend",
-        metavar="{" + ",".join(TABLES) + "}",
-        choices=TABLES,
-        default=TABLES[-1],
+        metavar="{" + ",".join(tables) + "}",
+        choices=tables,
+        default=ALL_TABLES,
         help="show the tables of one backend (default all)",
     )
     capabilities.add_argument("--json", action="store_true", help="one JSON object")

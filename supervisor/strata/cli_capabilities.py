@@ -23,9 +23,8 @@ from strata.capability_table import (
     unserved_weights,
 )
 from strata.config_source import Settings
-from strata.model_source import engine_arguments, find_engine
+from strata.model_source import engine_arguments, find_any_engine
 
-ALL = "all"
 GAP = "  "
 STYLES = {YES: "green", PART: "yellow", NO: "dim"}
 LEGEND = (
@@ -63,15 +62,15 @@ class CapabilityReport(msgspec.Struct, frozen=True, kw_only=True):
     unserved_weights: list[str]  # types of files that no kernel of these columns multiplies with
 
 
-def show_capabilities(settings: Settings, *, backend: str, as_json: bool) -> int:
-    """Prints the table of one backend or of all. Raises EngineMissingError, RefusedError (a flag
-    that the engine cannot read), StrataError."""
+def show_capabilities(settings: Settings, backend: str | None, *, as_json: bool) -> int:
+    """Prints the table of one backend, or of all for None. Raises EngineMissingError, RefusedError
+    (a flag that the engine cannot read), StrataError."""
     config = settings.config
-    engine = find_engine(config)
+    engine = find_any_engine(config)
     masks = [f"--without-kernel={text}" for text in config.without_kernel]
     described = describe_all(engine, masks)
     here = describe_here(engine, engine_arguments(config))
-    tables = [t for t in described.tables if backend in (ALL, t.backend)]
+    tables = [t for t in described.tables if backend in (None, t.backend)]
     rows = make_rows(described, tables)
     report = CapabilityReport(
         build=here.build,

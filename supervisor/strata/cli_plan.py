@@ -39,7 +39,7 @@ from strata.engines.handshake import HELLO_STALL_S, STALL_S
 from strata.engines.modes import MODE_KEYS, ModeRow, choose, mode_rows, wanted_modes
 from strata.engines.process import EngineProcess, Launch, launch
 from strata.errors import EngineMissingError, RefusedError, StrataError, StrictError
-from strata.model_source import engine_arguments, find_engine, find_model
+from strata.model_source import find_model, find_planner
 from strata.observe.terminal import print_modes
 
 
@@ -55,11 +55,13 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     memory: list[MemoryPart]
 
 
-def show_plan(settings: Settings, *, as_json: bool) -> int:
-    """Prints the report. Raises RefusedError when the engine refuses the model, StrictError with
+def show_plan(settings: Settings, *, as_json: bool, assume: str = "") -> int:
+    """Prints the report; `assume` are facts of a device that is not here (find_planner). Raises
+    RefusedError when the engine refuses the model, StrictError with
     `--strict`, StrataError when the engine fails."""
     config = settings.config
-    model, engine = find_model(config), find_engine(config)
+    model = find_model(config)
+    engine, arguments = find_planner(config, assume)
     offer = Offer(
         proto=PROTO_MAX,
         run_id="plan",
@@ -68,7 +70,7 @@ def show_plan(settings: Settings, *, as_json: bool) -> int:
         want=wanted_modes(config),
         without_kernels=list(config.without_kernel),
     )
-    hello, caps = asyncio.run(_ask(Launch(engine, engine_arguments(config)), offer))
+    hello, caps = asyncio.run(_ask(Launch(engine, arguments), offer))
     explicit = frozenset(k for k in MODE_KEYS if settings.is_set(k))
     refusals = choose(caps, explicit, is_strict=config.strict).refusals
     if refusals:

@@ -24,7 +24,7 @@ def _default_run_dir() -> str:
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All settings. `extra.group` orders the help, `extra.secret` hides a value when shown,
     `extra.flag` names the flag where it is not the key's own name, `extra.metavar` what its value
-    is, `extra.absent` values that another build has."""
+    is."""
 
     # --- model and engine
     model: Annotated[
@@ -42,10 +42,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     backend: Annotated[
-        Literal["cpu"],
+        Literal["cpu", "cuda", "metal"],
         Meta(
-            description="which engine runs the model",
-            extra={"group": "model and engine", "absent": ("cuda", "metal")},
+            description="backend that runs the model; plan answers for any, serve needs its engine",
+            extra={"group": "model and engine"},
         ),
     ] = "cpu"
     engine: Annotated[

