@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from strata.engines import quarantine_file
-from strata.engines.epoch_beacon import FILES_KEPT, beacon_path
+from strata.engines.epoch_beacon import FILES_KEPT, EpochBeacon, beacon_path
 from strata.engines.exits import ExitClass
 from strata.engines.owner import EngineState
 from strata.engines.quarantine import QuarantineState
@@ -309,3 +309,19 @@ async def test_beacons_of_the_last_epochs_are_kept(
         view, problem = beacon.read(beacon_path(run_dir, FILES_KEPT + 2))
         assert view is not None, problem
         assert view.pid == rig.pid
+
+
+async def test_no_engine_starts_once_it_was_told_to_stop(
+    make_rig: RigMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    async with make_rig() as rig:
+
+        def make(_: Path, _epoch: int) -> None:
+            loop.call_soon_threadsafe(rig.owner.stop)
+
+        monkeypatch.setattr(EpochBeacon, "make", make)
+        async with asyncio.timeout(10):
+            await rig.task
+        assert [(e.exit_class, e.pid) for e in rig.observer.exits] == [(ExitClass.STOP, 0)]
+        assert not (tmp_path / "script.json.starts").exists()

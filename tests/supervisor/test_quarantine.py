@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from strata.engines.blame import Blame
+from strata.engines.exits import ExitClass
 from strata.engines.quarantine import (
     RECORDS_MAX,
     TRIAL_WAIT_MAX_S,
@@ -15,6 +17,7 @@ from strata.engines.quarantine import (
     Quarantine,
     QuarantineState,
 )
+from strata.engines.restart import STARTS_WINDOW_S, RestartPolicy, StartAfter
 from strata.engines.signature import Signature
 
 WAIT_S = 100.0
@@ -237,3 +240,44 @@ def test_whatever_happens(events: list[tuple[str, float]]) -> None:
         ids = [r.id for r in rig.quarantine.records]
         assert len(set(ids)) == len(ids)
         out_before = {r.mode for r in rig.quarantine.records if r.is_out}
+
+
+MODES = ["batch", "prefill", "mtp", "kv=f16", "activations=int8", "max_context=8192"]
+
+
+@given(
+    st.sets(st.sampled_from(MODES)),
+    st.sets(st.sampled_from(MODES)),
+    st.lists(st.floats(1.0, 20 * 86_400), max_size=8),
+    st.randoms(use_true_random=False),
+)
+def test_guilty_modes_cost_one_crash_each_and_never_lead_to_hold(
+    in_probe: set[str], in_step: set[str], quiet: list[float], random: Random
+) -> None:
+    """An engine whose guilty modes crash it in their probe or on first use, restarted by policy
+    through some years of trials: each takes out one mode, and what is left serves."""
+    rig = Rig(wait_s=6 * 3600.0)
+    policy = RestartPolicy(lambda: 1.0)
+    for wait_s in [0.0, *quiet]:
+        rig.now += wait_s
+        crashes = 0
+        while True:
+            out = {r.mode for r in rig.quarantine.on_start(HERE).out}
+            policy.on_started(rig.now)
+            offered = [m for m in MODES if m not in out]
+            random.shuffle(offered)
+            proven_guilty = [m for m in offered if m in in_probe]
+            used_guilty = [m for m in offered if m in in_step]
+            if not proven_guilty:
+                policy.on_ready(rig.now)
+            guilty = (proven_guilty or used_guilty or [None])[0]
+            if guilty is None:
+                break
+            taken = rig.crash(guilty, guilty)
+            assert taken == [guilty]
+            crashes += 1
+            decision = policy.on_exited(ExitClass.SIGNAL, rig.now, took_mode_out=True)
+            assert decision == StartAfter(0.0)
+        assert crashes <= len(in_probe | in_step)
+        rig.now += STARTS_WINDOW_S  # serves in peace, then is killed from outside
+        policy.on_exited(ExitClass.EXTERNAL, rig.now)

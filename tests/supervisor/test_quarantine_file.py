@@ -120,8 +120,14 @@ def test_a_full_disk_is_a_problem_that_ends(
 
 
 def test_nothing_to_write_needs_no_disk(tmp_path: Path) -> None:
-    assert QuarantineFile(tmp_path / "gone").sync([]).problem == ""
-    assert "cannot be written" in QuarantineFile(tmp_path / "gone").sync([record()]).problem
+    gone, occupied = tmp_path / "gone", tmp_path / "occupied"
+    occupied.write_text("")
+    for run_dir in (gone, occupied):
+        assert QuarantineFile(run_dir).sync([]).problem == ""
+    assert not gone.exists()
+    assert "cannot be written" in QuarantineFile(occupied).sync([record()]).problem
+    assert QuarantineFile(gone).sync([record()]).problem == ""
+    assert quarantine_file.read(gone) == [record()]
 
 
 def test_the_lock_keeps_others_out(tmp_path: Path) -> None:

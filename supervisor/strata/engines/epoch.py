@@ -151,6 +151,8 @@ class Epoch:
                 self._beacon.close()
 
     async def _run(self) -> EngineExit:
+        if self._stop_requested.is_set():
+            return EngineExit(self.number, 0, ExitClass.STOP, "was not started", "launch", 0.0)
         beacon_fd = None if self._beacon is None else self._beacon.fd
         try:
             process = launch(self._setup.launch, beacon_fd)

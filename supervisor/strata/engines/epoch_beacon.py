@@ -36,6 +36,7 @@ class EpochBeacon:
         """A new file, and without those of old epochs; None where it cannot be had."""
         path = beacon_path(run_dir, epoch)
         try:
+            run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             for old in run_dir.glob("beacon-*"):
                 match = _EPOCH_FILE.fullmatch(old.name)
                 if match and int(match.group(1)) <= epoch - FILES_KEPT:

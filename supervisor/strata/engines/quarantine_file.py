@@ -108,6 +108,8 @@ class QuarantineFile:
         """
         with self._lock:
             try:
+                if records:
+                    self._run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with locked(self._run_dir):
                     return self._sync(records)
             except OSError as error:
