@@ -129,6 +129,18 @@ async def test_two_sequences_crash_once_and_never_again(make_rig: RigMaker, tmp_
         assert status_of(rig).restarts.boot_attempts == 0
 
 
+async def test_a_hang_in_a_shared_step_takes_the_batch_out(
+    make_rig: RigMaker, tmp_path: Path
+) -> None:
+    async with make_rig({"stuck_at": "shared"}, patience=EAGER) as rig:
+        await rig.ready()
+        await provoke(rig)
+        await rig.ready(starts=2)
+        await serve_together(rig)
+        assert offers(tmp_path) == [[], ["batch"]]
+        assert rig.observer.exits[0].exit_class is ExitClass.HANG
+
+
 async def test_drafts_crash_once_and_never_again(make_rig: RigMaker, tmp_path: Path) -> None:
     async with make_rig({"die_at": "draft", "signal": signal.SIGSEGV, "spec": 2}) as rig:
         await rig.ready()

@@ -40,7 +40,8 @@ class Pulse:
 
     def on_beacon(self, view: BeaconView, now: float) -> None:
         """The beacon as of now; it stands for the compute thread, which alone moves it."""
-        said = (view.moved_ns, view.phase, view.mode, view.op, view.step)
+        place = (view.phase, view.mode, view.step, view.kernel, view.op, view.layer)
+        said = (view.moved_ns, place)  # the time is not written with each launch
         if said != self._beacon:
             self._beacon = said
             self._moved_s = now
