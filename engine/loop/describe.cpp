@@ -112,8 +112,8 @@ std::vector<std::string> missing_of(const std::vector<SurveyAnswer>& answers,
     return missing;
 }
 
-// What is missing for steps of one shape: operations that no kernel serves at all, and requests that
-// are served in steps of one row only.
+// What is missing for steps of one shape: operations that no kernel serves at all, and requests
+// that are served in steps of one row only.
 std::vector<std::string> missing_of_shape(const std::vector<SurveyAnswer>& answers,
                                           StepShape shape) {
     std::vector<std::string> missing;
@@ -134,15 +134,23 @@ std::vector<std::string> missing_of_shape(const std::vector<SurveyAnswer>& answe
     return missing;
 }
 
+struct TypeWord {
+    const char* word;
+    DType type;
+};
+constexpr TypeWord kKvWords[] = {{"f32", DType::F32},
+                                 {"f16", DType::F16},
+                                 {"bf16", DType::BF16},
+                                 {"int8", DType::Q8_0},
+                                 {"q4_0", DType::Q4_0}};
+constexpr TypeWord kActivationWords[] = {{"f32", DType::F32}, {"int8", DType::I8Block}};
+
 std::vector<AxisValue> kv_values(const std::vector<SurveyAnswer>& answers) {
     std::vector<AxisValue> values;
-    for (const auto& [name, type] : {std::pair{"f32", DType::F32},
-                                     std::pair{"f16", DType::F16},
-                                     std::pair{"bf16", DType::BF16},
-                                     std::pair{"int8", DType::Q8_0},
-                                     std::pair{"q4_0", DType::Q4_0}}) {
-        values.push_back({name, missing_of(answers, [type = type](const SurveyAnswer& answer) {
-                              return answer.shape == StepShape::OneRow && answer.request.kv == type;
+    for (const TypeWord& kv : kKvWords) {
+        values.push_back({kv.word, missing_of(answers, [&](const SurveyAnswer& answer) {
+                              return answer.shape == StepShape::OneRow &&
+                                     answer.request.kv == kv.type;
                           })});
     }
     return values;
@@ -150,16 +158,15 @@ std::vector<AxisValue> kv_values(const std::vector<SurveyAnswer>& answers) {
 
 std::vector<AxisValue> activation_values(const std::vector<SurveyAnswer>& answers) {
     std::vector<AxisValue> values;
-    for (const auto& [name, type] :
-         {std::pair{"f32", DType::F32}, std::pair{"int8", DType::I8Block}}) {
-        AxisValue value{name, {}};
-        const bool has_matmul =
-            std::any_of(answers.begin(), answers.end(), [type = type](const SurveyAnswer& answer) {
-                return answer.kernel && answer.request.kind == OpKind::Matmul &&
-                       answer.request.act == type;
-            });
-        if (!has_matmul) value.missing.push_back("matmul act=" + std::string(dtype_name(type)));
-        if (type == DType::I8Block) {
+    for (const TypeWord& act : kActivationWords) {
+        AxisValue value{act.word, {}};
+        const auto serves_matmul = [&](const SurveyAnswer& answer) {
+            return answer.kernel && answer.request.kind == OpKind::Matmul &&
+                   answer.request.act == act.type;
+        };
+        if (!std::any_of(answers.begin(), answers.end(), serves_matmul))
+            value.missing.push_back("matmul act=" + std::string(dtype_name(act.type)));
+        if (act.type == DType::I8Block) {
             for (std::string& text : missing_of(answers, [](const SurveyAnswer& answer) {
                      return answer.shape == StepShape::OneRow &&
                             answer.request.kind == OpKind::Quantize;
