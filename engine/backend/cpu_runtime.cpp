@@ -88,6 +88,7 @@ CpuRuntime::CpuRuntime(const Model& model,
       weight_plan_(plan_weights(model, nullptr, resolved_)),
       memory_(plan_memory(model, nullptr, plan, resolved_, weight_plan_)),
       weights_(model, resolved_.step, weight_plan_, pool, progress),
+      copies_(plan.mmap ? WeightCopies() : WeightCopies(model.files(), weight_plan_, progress)),
       vocab_(model.hparams().vocab),
       kv_layer_bytes_(kv_layer_bytes(model.hparams(), plan)),
       activations_(memory_.activation_bytes, "activations"),
@@ -100,6 +101,27 @@ CpuRuntime::CpuRuntime(const Model& model,
     for (uint32_t i = 0; i < resolved_.step.ops.size(); ++i) {
         ops_.push_back(bind(i));
     }
+    if (plan.mlock) lock_failure_ = lock_memory(lock_ranges(), progress);
+}
+
+std::vector<LockRange> CpuRuntime::lock_ranges() const {
+    std::vector<LockRange> ranges;
+    const auto add = [&](const PageBuffer& buffer) {
+        if (buffer.data() != nullptr) ranges.push_back({buffer.data(), page_bytes(buffer.bytes())});
+    };
+    const TensorFiles files = model_.files();
+    for (uint32_t index = 0; index < kFileCount && memory_.mapped_page_bytes > 0; ++index) {
+        for (const FilePages& pages : mapped_file_pages(files, weight_plan_, index)) {
+            const gguf::TensorInfo& any = files.file(index).tensors().front();
+            const std::byte* const first = files.file(index).tensor_bytes(any).data();
+            ranges.push_back(
+                {const_cast<std::byte*>(first) - any.offset + pages.offset, pages.bytes});
+        }
+    }
+    add(copies_.buffer());
+    for (const PageBuffer* buffer : weights_.buffers()) add(*buffer);
+    for (const PageBuffer* buffer : {&activations_, &logits_, &scratch_, &kv_}) add(*buffer);
+    return ranges;
 }
 
 void CpuRuntime::layout_slots() {
@@ -141,6 +163,9 @@ CpuRuntime::BoundOp CpuRuntime::bind(uint32_t index) const {
         call.quant = quant_slots_[op.quant];
     }
     call.weight = weights_.view(index);
+    if (op.weight.is_present() && weight_plan_.step.packed[index] == kNoTensor) {
+        call.weight = copies_.redirect(model_.files(), op.weight, call.weight);
+    }
     call.vector = weights_.vector(index);
     call.rope = weights_.rope();
     call.eps = model_.hparams().eps;

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "engine/backend/memory_lock.h"
 #include "engine/backend/memory_plan.h"
 #include "engine/backend/runtime.h"
+#include "engine/backend/weight_copies.h"
 #include "engine/backend/weights.h"
 
 namespace strata {
@@ -32,6 +35,8 @@ class CpuRuntime final : public Runtime {
     const MemoryPlan& memory() const { return memory_; }
     const StepPlan& step_plan() const { return resolved_.step; }
     const Resolution& resolution() const { return resolved_.resolution; }
+    // Why the memory is not locked although the plan asks for it.
+    const std::optional<Reason>& lock_failure() const { return lock_failure_; }
 
   private:
     struct BoundOp {
@@ -42,6 +47,7 @@ class CpuRuntime final : public Runtime {
 
     BoundOp bind(uint32_t index) const;
     void layout_slots();
+    std::vector<LockRange> lock_ranges() const;
     void launch(const BoundOp& op, const RowView& rows, uint32_t row_count);
 
     const Model& model_;
@@ -50,12 +56,14 @@ class CpuRuntime final : public Runtime {
     WeightPlan weight_plan_;
     MemoryPlan memory_;
     Weights weights_;
+    WeightCopies copies_;  // empty with mmap
     uint32_t vocab_;
     uint64_t kv_layer_bytes_;
     PageBuffer activations_;
     PageBuffer logits_;
     PageBuffer scratch_;
     PageBuffer kv_;
+    std::optional<Reason> lock_failure_;
     std::vector<float*> slots_;
     std::vector<QuantView> quant_slots_;
     std::vector<BoundOp> ops_;

@@ -1,9 +1,11 @@
 #include "engine/backend/host.h"
 
+#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <sstream>
@@ -160,7 +162,28 @@ std::string cpu_name() {
 
 #endif
 
+// Whether this process may lock more than RLIMIT_MEMLOCK says.
+bool may_exceed_memlock() {
+#ifdef __linux__
+    constexpr unsigned kCapIpcLock = 14;  // linux/capability.h
+    std::ifstream file("/proc/self/status");
+    std::string line;
+    while (std::getline(file, line)) {
+        if (line.rfind("CapEff:", 0) != 0) continue;
+        return (std::strtoull(line.c_str() + 7, nullptr, 16) >> kCapIpcLock & 1) != 0;
+    }
+#endif
+    return false;
+}
+
 }  // namespace
+
+uint64_t memlock_limit_bytes() {
+    rlimit limit{};
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return 0;
+    if (limit.rlim_cur == RLIM_INFINITY || may_exceed_memlock()) return UINT64_MAX;
+    return limit.rlim_cur;
+}
 
 HostFacts read_host_facts() {
     HostFacts facts;

@@ -19,4 +19,8 @@ struct HostFacts {
 
 HostFacts read_host_facts();
 
+// Bytes of memory that this process may lock (RLIMIT_MEMLOCK); UINT64_MAX where nothing limits it,
+// also because it has the capability to exceed the limit.
+uint64_t memlock_limit_bytes();
+
 }  // namespace strata

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <string>
 
+#include "engine/backend/memory_lock.h"
 #include "engine/backend/page_buffer.h"
+#include "engine/backend/weight_copies.h"
 
 namespace strata {
 
@@ -32,7 +34,7 @@ DraftMemory plan_draft_memory(const Drafter& drafter,
                               const WeightBytes& weights) {
     const Hparams& hparams = drafter.hparams();
     DraftMemory memory;
-    memory.mapped_bytes = weights.mapped;
+    (plan.mmap ? memory.mapped_bytes : memory.copied_bytes) = weights.mapped;
     memory.packed_bytes = weights.packed;
     memory.vector_bytes = vector_bytes(weights.elements, hparams);
     memory.activation_bytes = step.activation_bytes();
@@ -42,9 +44,27 @@ DraftMemory plan_draft_memory(const Drafter& drafter,
     return memory;
 }
 
+// Weights that kernels read as the file has them.
+MemoryPart in_place_part(const std::string& whose,
+                         uint64_t mapped_bytes,
+                         uint64_t copied_bytes,
+                         const std::string& what) {
+    if (copied_bytes > 0)
+        return {whose + "weights.copied", copied_bytes, what + " copied as the file has them"};
+    return {whose + "weights.mapped", mapped_bytes, what + " read in place from the file"};
+}
+
+// Whole pages of the files that hold what steps read in place.
+uint64_t mapped_page_bytes(const TensorFiles& files, const WeightPlan& weights) {
+    uint64_t bytes = 0;
+    for (uint32_t file = 0; file < kFileCount; ++file)
+        for (const FilePages& pages : mapped_file_pages(files, weights, file)) bytes += pages.bytes;
+    return bytes;
+}
+
 void append_parts(std::vector<MemoryPart>& parts, const DraftMemory& draft) {
-    parts.push_back(
-        {"drafter.weights.mapped", draft.mapped_bytes, "tensors that only drafts read in place"});
+    parts.push_back(in_place_part(
+        "drafter.", draft.mapped_bytes, draft.copied_bytes, "tensors of drafts alone"));
     parts.push_back({"drafter.weights.packed",
                      draft.packed_bytes + draft.vector_bytes,
                      "weights that only drafts read, in the layout of their kernels"});
@@ -76,7 +96,14 @@ MemoryPlan plan_memory(const Model& model,
     const Hparams& hparams = model.hparams();
     const StepPlan& step = resolved.step;
     MemoryPlan memory;
-    memory.mapped_bytes = weights.mapped_bytes - weights.drafters.mapped;
+    const uint64_t in_place = weights.mapped_bytes - weights.drafters.mapped;
+    const TensorFiles files = resolved.draft ? drafter->files() : model.files();
+    if (plan.mmap) {
+        memory.mapped_bytes = in_place;
+        memory.mapped_page_bytes = mapped_page_bytes(files, weights);
+    } else {  // what aligns the copies is counted as the model's
+        memory.copied_bytes = weight_copies_bytes(files, weights) - weights.drafters.mapped;
+    }
     memory.packed_bytes = weights.packed_bytes - weights.drafters.packed;
     memory.vector_bytes =
         vector_bytes(weights.vector_elements - weights.drafters.elements, hparams);
@@ -95,9 +122,27 @@ MemoryPlan plan_memory(const Model& model,
     return memory;
 }
 
+uint64_t MemoryPlan::lock_bytes() const {
+    const DraftMemory more = draft.value_or(DraftMemory{});
+    uint64_t bytes = mapped_page_bytes;
+    for (const uint64_t part : {copied_bytes + more.copied_bytes,
+                                packed_bytes + more.packed_bytes,
+                                vector_bytes + more.vector_bytes,
+                                activation_bytes,
+                                logits_bytes,
+                                scratch_bytes,
+                                kv_bytes,
+                                more.activation_bytes,
+                                more.logits_bytes,
+                                more.kv_bytes}) {
+        bytes += page_bytes(part);
+    }
+    return bytes;
+}
+
 std::vector<MemoryPart> MemoryPlan::parts() const {
     std::vector<MemoryPart> parts = {
-        {"weights.mapped", mapped_bytes, "tensors read in place from the file"},
+        in_place_part("", mapped_bytes, copied_bytes, "tensors"),
         {"weights.packed",
          packed_bytes + vector_bytes,
          "weights in the layout of their kernels, norms and biases"},

@@ -14,6 +14,7 @@ namespace strata {
 // What drafts add to a mode. Scratch is shared with the model's step.
 struct DraftMemory {
     uint64_t mapped_bytes = 0;
+    uint64_t copied_bytes = 0;
     uint64_t packed_bytes = 0;
     uint64_t vector_bytes = 0;
     uint64_t activation_bytes = 0;
@@ -22,12 +23,15 @@ struct DraftMemory {
     uint64_t kv_bytes = 0;
 
     uint64_t bytes_without_kv() const {
-        return mapped_bytes + packed_bytes + vector_bytes + activation_bytes + logits_bytes;
+        return mapped_bytes + copied_bytes + packed_bytes + vector_bytes + activation_bytes +
+               logits_bytes;
     }
 };
 
 struct MemoryPlan {
-    uint64_t mapped_bytes = 0;  // file pages that steps read in place
+    uint64_t mapped_bytes = 0;       // file pages that steps read in place
+    uint64_t mapped_page_bytes = 0;  // whole pages of the files that they lie in, also drafters'
+    uint64_t copied_bytes = 0;       // the same weights in memory of their own, without mmap
     uint64_t packed_bytes = 0;
     uint64_t vector_bytes = 0;  // norms, biases, rope tables
     uint64_t activation_bytes = 0;
@@ -44,9 +48,11 @@ struct MemoryPlan {
     }
 
     uint64_t bytes_without_kv() const {
-        return mapped_bytes + packed_bytes + vector_bytes + activation_bytes + logits_bytes +
-               scratch_bytes + (draft ? draft->bytes_without_kv() : 0);
+        return mapped_bytes + copied_bytes + packed_bytes + vector_bytes + activation_bytes +
+               logits_bytes + scratch_bytes + (draft ? draft->bytes_without_kv() : 0);
     }
+    // What counts against RLIMIT_MEMLOCK when all of it is locked: whole pages.
+    uint64_t lock_bytes() const;
     std::vector<MemoryPart> parts() const;  // in the terms of reports
 };
 

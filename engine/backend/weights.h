@@ -2,6 +2,7 @@
 // of the mapped file for the rest.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string_view>
@@ -30,6 +31,7 @@ class Weights {
     // Of operation `op` of the step plan; empty view or null where it has none.
     WeightView view(uint32_t op) const;
     const float* vector(uint32_t op) const;
+    std::array<const PageBuffer*, 2> buffers() const { return {&packed_, &vectors_}; }
     const float* rope() const { return rope_; }  // [rope_dims / 2] inverse frequencies
 
   private:

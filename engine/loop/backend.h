@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ namespace strata {
 struct Loaded {
     std::unique_ptr<Runtime> runtime;
     std::vector<MemoryPart> memory;
+    std::optional<Reason> unlocked;  // why memory is not locked although the plan has mlock
 };
 
 class Backend {

@@ -162,6 +162,10 @@ ExitCode serve(
     const Clock::time_point load_begin = Clock::now();
     const Loaded loaded = load(backend, model, plan, registry, channel, inbox);
     const double load_ms = ms_since(load_begin);
+    if (loaded.unlocked) {
+        plan.mlock = false;
+        channel.send(protocol::Probe{"mlock", false, load_ms, {*loaded.unlocked}});
+    }
     const Clock::time_point warm_begin = Clock::now();
     std::vector<Reason> reasons = prove(*loaded.runtime, plan, channel, inbox);
     if (!reasons.empty()) return refuse(channel, std::move(reasons), ExitCode::ModelBad);

@@ -23,7 +23,8 @@ Loaded CpuBackend::load(const Model& model,
     pool_ = std::make_unique<ThreadPool>(plan.threads);
     auto runtime = std::make_unique<CpuRuntime>(model, plan, registry, *pool_, progress);
     std::vector<MemoryPart> memory = runtime->memory().parts();
-    return {std::move(runtime), std::move(memory)};
+    std::optional<Reason> unlocked = runtime->lock_failure();
+    return {std::move(runtime), std::move(memory), std::move(unlocked)};
 }
 
 }  // namespace strata

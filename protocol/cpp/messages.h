@@ -125,7 +125,8 @@ struct ModeReport {
 };
 
 struct MemoryPart {
-    std::string name;  // "weights.mapped", "weights.packed", "kv", "activations", "logits"
+    std::string
+        name;  // "weights.mapped" or "weights.copied", "weights.packed", "kv", "activations", ...
     uint64_t bytes{};
     std::string text;
 };
@@ -271,7 +272,7 @@ struct Plan {
 struct Progress {
     static constexpr MessageType kType = MessageType::Progress;
 
-    std::string phase;  // "map", "pack", "allocate", "warm"
+    std::string phase;  // "map", "pack", "copy", "allocate", "lock", "warm"
     uint64_t done{};
     uint64_t total{};
     std::string unit = "bytes";

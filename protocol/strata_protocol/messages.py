@@ -148,7 +148,7 @@ class ModeReport(Struct):
 
 
 class MemoryPart(Struct):
-    name: str  # "weights.mapped", "weights.packed", "kv", "activations", "logits"
+    name: str  # "weights.mapped" or "weights.copied", "weights.packed", "kv", "activations", ...
     bytes: U64
     text: str = ""
 
@@ -291,7 +291,7 @@ class Plan(ToEngine, tag="PLAN"):
 
 
 class Progress(ToSupervisor, tag="PROGRESS"):
-    phase: str  # "map", "pack", "allocate", "warm"
+    phase: str  # "map", "pack", "copy", "allocate", "lock", "warm"
     done: U64
     total: U64
     unit: str = "bytes"

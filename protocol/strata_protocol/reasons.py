@@ -72,6 +72,12 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         "Ask for more kv_tokens, or leave it at 0.",
     ),
     ReasonCode(
+        "mem.memlock",
+        "The memory of the plan cannot be locked: it is more than the process may lock, or the"
+        " system refused.",
+        "Raise RLIMIT_MEMLOCK (ulimit -l, LimitMEMLOCK= of the service), or leave mlock off.",
+    ),
+    ReasonCode(
         "mem.allocate",
         "The system refused memory that the plan had counted on.",
         "See what else takes memory on the machine, or set a lower kv_tokens.",

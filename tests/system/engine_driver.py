@@ -38,8 +38,14 @@ class Engine:
     """One engine process. Use as a context manager; it is killed at the end if still there."""
 
     def __init__(
-        self, program: Path, *flags: str, parent: int | None = None, first: bytes = b""
+        self,
+        program: Path,
+        *flags: str,
+        parent: int | None = None,
+        first: bytes = b"",
+        before_exec: Callable[[], None] | None = None,
     ) -> None:
+        """`before_exec` runs in the child before it becomes the engine (limits, say)."""
         self.peer = SupervisorPeer()
         self.unread: list[ToSupervisorMessage] = []
         self.outputs: dict[int, Output] = defaultdict(Output)
@@ -56,6 +62,7 @@ class Engine:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            preexec_fn=before_exec,  # noqa: PLW1509 - the tests have one thread
             env=os.environ | {"STRATA_PPID": str(parent or os.getpid())},
         )
         os.close(command_read)
@@ -131,12 +138,18 @@ class Engine:
             without_kernels=list(without),
         )
 
-    def boot(self, model: Path | str, without: Iterable[str] = (), **want: object) -> m.Ready:
-        """The whole handshake with the plan that CAPS offers."""
+    def boot(
+        self,
+        model: Path | str,
+        without: Iterable[str] = (),
+        chosen: dict[str, object] | None = None,
+        **want: object,
+    ) -> m.Ready:
+        """The whole handshake with the plan that CAPS offers, but for the values of `chosen`."""
         self.expect(m.Hello)
         self.send(self.offer(model, without, **want))
         caps = self.expect(m.Caps)
-        self.send(m.Plan(plan=caps.plan))
+        self.send(m.Plan(plan=msgspec.structs.replace(caps.plan, **(chosen or {}))))
         self.caps = caps
         self.progress: list[m.Progress] = []
         self.probes: list[m.Probe] = []
