@@ -99,6 +99,9 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert not self.draining
                     assert m.rid not in self.engine
                     assert self.got[m.rid] == 0, "what had begun started over"
+                    # One that is out of credit keeps no place from others.
+                    running = [r for r, n in self.engine.items() if n < self.credit[r]]
+                    assert len(running) < BATCH + SUBMIT_AHEAD
                     self.engine[m.rid] = 0
                     self.credit[m.rid] = m.credit
                     self.submits[m.rid] = self.submits.get(m.rid, 0) + 1
@@ -225,7 +228,6 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def bounds_hold(self) -> None:
-        assert len(self.engine) <= BATCH + SUBMIT_AHEAD
         assert self.s.in_flight == len(self.engine)
         assert self.s.waiting == len(self.got) - len(self.ended.keys() | self.engine.keys())
         assert all(count <= 3 for count in self.submits.values())
