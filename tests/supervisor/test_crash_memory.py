@@ -11,14 +11,17 @@ from pathlib import Path
 
 import pytest
 from strata.engines import quarantine_file
+from strata.engines.crash_memory import CrashMemory
 from strata.engines.epoch_beacon import FILES_KEPT, EpochBeacon, beacon_path
 from strata.engines.exits import ExitClass
 from strata.engines.owner import EngineState
 from strata.engines.quarantine import QuarantineState
 from strata.serving.request import Finished
 from strata_protocol import beacon
+from strata_protocol.messages import Hello
 
 from tests.supervisor.conftest import EAGER, Rig, RigMaker, collect
+from tests.supervisor.crash_facts import exited, plan, view
 from tests.supervisor.test_engine_faults import status_of
 
 FATAL = [signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT]
@@ -337,3 +340,24 @@ async def test_no_engine_starts_once_it_was_told_to_stop(
             await rig.task
         assert [(e.exit_class, e.pid) for e in rig.observer.exits] == [(ExitClass.STOP, 0)]
         assert not (tmp_path / "script.json.starts").exists()
+
+
+async def test_builds_of_one_version_are_told_apart_by_the_executable(tmp_path: Path) -> None:
+    model, engine = tmp_path / "m.gguf", tmp_path / "engine"
+    model.write_bytes(b"GGUF")
+    engine.write_bytes(b"first build")
+    memory = CrashMemory(tmp_path, model, engine, 3600, lambda: 1e9)
+    hello = Hello(proto_min=1, proto_max=1, build="1.0", backend="cpu", device="d", pid=1)
+
+    async def out() -> list[str]:
+        await memory.on_start()
+        return [record.mode for record in memory.offer(hello)]
+
+    assert await out() == []
+    died = exited(view(phase="probe", mode="batch"))
+    assert memory.on_exited(died, plan(), 0.0, 0).taken_out == ("batch",)
+    await memory.save()
+    os.utime(engine, ns=(1, 1))
+    assert await out() == ["batch"], "the same build, installed again"
+    engine.write_bytes(b"other build")
+    assert await out() == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,11 +46,19 @@ class CrashMemory:
     """`clock` is the wall clock. Methods are called on the event loop."""
 
     def __init__(
-        self, run_dir: Path, model: Path, trial_wait_s: float, clock: Callable[[], float]
+        self,
+        run_dir: Path,
+        model: Path,
+        executable: Path,
+        trial_wait_s: float,
+        clock: Callable[[], float],
     ) -> None:
         self._quarantine = Quarantine(trial_wait_s, clock)
         self._file = QuarantineFile(run_dir)
         self._model = model
+        self._executable = executable
+        self._build = ""  # hash of the executable at the engine's start
+        self._build_stat = (0, 0)  # of the executable when it was hashed
         self._stat = (0, 0)  # size and time of change of the model file at the engine's start
         self._place: Place | None = None  # of the engine that runs, from its HELLO on
         self._problem = ""
@@ -61,16 +70,20 @@ class CrashMemory:
         return self._quarantine.rows()
 
     async def on_start(self) -> None:
-        """Before each start: looks at the model file and takes over what others changed."""
+        """Before each start: looks at the files and takes over what others changed."""
         self._place = None
         self._stat = await asyncio.to_thread(_size_and_time, self._model)
+        build_stat = await asyncio.to_thread(_size_and_time, self._executable)
+        if build_stat != self._build_stat:
+            self._build_stat = build_stat
+            self._build = await asyncio.to_thread(_hash, self._executable)
         await self._sync()
 
     def offer(self, hello: Hello) -> Sequence[QuarantineRecord]:
         """Records of the modes that the engine that says HELLO must not offer."""
         size, mtime_ns = self._stat
         self._place = Place(
-            build=hello.build,
+            build=f"{hello.build} {self._build}".rstrip(),  # two builds may share a version
             device=hello.device,
             path=str(self._model),
             size=size,
@@ -178,3 +191,12 @@ def _size_and_time(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return stat.st_size, stat.st_mtime_ns
+
+
+def _hash(path: Path) -> str:
+    """Of a file's contents, short; empty for one that cannot be read: it cannot be started."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:12]
+    except OSError:
+        return ""

@@ -89,7 +89,13 @@ class EngineOwner:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         model = Path(setup.wanted.model)
-        self._memory = CrashMemory(setup.run_dir, model, setup.quarantine_trial_s, setup.clock)
+        self._memory = CrashMemory(
+            setup.run_dir,
+            model,
+            setup.launch.executable,
+            setup.quarantine_trial_s,
+            setup.clock,
+        )
         wanted = replace(setup.wanted, quarantine=self._memory.offer)
         self._setup = replace(setup, wanted=wanted)
         self._listener = listener
