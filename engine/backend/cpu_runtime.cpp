@@ -61,6 +61,7 @@ void validate_plan(const Model& model, const ModePlan& plan) {
     check("batch", plan.batch, 1, kBatchMax);
     check("prefill", plan.prefill, 1, kPrefillMax);
     check("threads", plan.threads, 1, kThreadsMax);
+    check("spec", plan.spec, 0, kSpecMax);
     check("max_context", plan.max_context, 1, model.hparams().context);
     check("kv_tokens", plan.kv_tokens, kPageTokens, kKvTokensMax);
     if (plan.kv_tokens % kPageTokens != 0) {

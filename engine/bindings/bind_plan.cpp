@@ -208,7 +208,10 @@ strata::ModePlan mode_plan(uint32_t batch,
                            uint32_t prefill,
                            const std::string& activations,
                            uint32_t threads,
-                           uint64_t kv_tokens) {
+                           uint64_t kv_tokens,
+                           const std::string& mtp,
+                           uint32_t spec,
+                           bool batch_mtp) {
     strata::ModePlan plan;
     plan.batch = batch;
     plan.max_context = max_context;
@@ -217,6 +220,9 @@ strata::ModePlan mode_plan(uint32_t batch,
     plan.activations = strata::parse_activations(activations);
     plan.threads = threads;
     plan.kv_tokens = kv_tokens;
+    plan.mtp = mtp;
+    plan.spec = spec;
+    plan.batch_mtp = batch_mtp;
     return plan;
 }
 
@@ -244,7 +250,10 @@ void bind_plan(py::module_& m) {
              arg("prefill") = 256,
              arg("activations") = "int8",
              arg("threads") = 1,
-             arg("kv_tokens"));
+             arg("kv_tokens"),
+             arg("mtp") = "off",
+             arg("spec") = 0,
+             arg("batch_mtp") = false);
     m.def("negotiate",
           &negotiate,
           arg("path"),

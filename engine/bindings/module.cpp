@@ -7,6 +7,7 @@
 
 namespace py = pybind11;
 
+void bind_drafter(py::module_& m);
 void bind_gguf(py::module_& m);
 void bind_model(py::module_& m);
 void bind_plan(py::module_& m);
@@ -62,6 +63,7 @@ PYBIND11_MODULE(strata_engine_testing, m) {
     });
     bind_gguf(m);
     bind_plan(m);
+    bind_drafter(m);
     bind_model(m);
     bind_ops(m);
     bind_protocol(m);

@@ -329,8 +329,9 @@ ValueId GraphBuilder::draft_input(std::string_view embedding_tensor) {
     const ValueId token = add_embed(own_or("nextn.embed_tokens", embedding_tensor));
     const ValueId hidden = new_value(hp_.width, false);
     add_node(NodeKind::Input).out = hidden;
-    const ValueId both = concat(norm(token, "nextn.enorm"), norm(hidden, "nextn.hnorm"));
-    return matmul(both, "nextn.eh_proj", hp_.width);
+    const ValueId first = norm(token, "nextn.enorm");
+    const ValueId second = norm(hidden, "nextn.hnorm");
+    return matmul(concat(first, second), "nextn.eh_proj", hp_.width);
 }
 
 ValueId GraphBuilder::draft_head(ValueId x,

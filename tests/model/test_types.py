@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
+import strata_engine_testing as engine
 
 from tests.model.loading import load, logits_of
 from tools.golden.reference_model import ReferenceModel
@@ -66,6 +68,30 @@ def test_options(architecture: str, shape: Shape, activations: str, tmp_path: Pa
         assert worst_error(logits, wanted) <= 1e-4
     else:
         assert relative_error(logits, wanted) <= 0.03
+
+
+FILE_TYPES = [*(member.name.lower() for member in gguf.GGMLQuantizationType), "q2_0"]
+
+
+@pytest.mark.parametrize("kind", FILE_TYPES)
+def test_every_type_is_planned_or_named_as_missing(kind: str, tmp_path: Path) -> None:
+    """A type without kernels is no error of the file: planning says which tensors lack one."""
+    kinds = {"ffn_down": kind, "token_embd": kind}
+    path = write_model(tmp_path / "m.gguf", SHAPE, kind="q8_0", kinds=kinds)
+    facts = engine.model_facts(str(path))
+    assert kind in facts["types"]
+    assert facts["file_bytes"] == path.stat().st_size
+    for activations in ("int8", "f32"):
+        plan = engine.ModePlan(max_context=64, kv_tokens=64, activations=activations)
+        missing = engine.plan_mode(str(path), plan)["missing"]
+        if kind in TYPES:
+            assert missing == []
+            continue
+        assert {code for code, _ in missing} == {"kernel.missing"}
+        text = "\n".join(text for _, text in missing)
+        assert text.count(f"weight={kind} ") == len(missing) == 3
+        for name in ("blk.0.ffn_down.weight", "blk.1.ffn_down.weight", "token_embd.weight"):
+            assert name in text
 
 
 @pytest.mark.parametrize("vector_kind", ["f16", "bf16"])
