@@ -30,7 +30,8 @@ $(VENV)/tools: pyproject.toml
 
 $(VENV)/installed: $(VENV)/tools $(SOURCES)
 	@echo "building the engine and installing into $(VENV): 2 to 5 minutes the first time"
-	$(BIN)/python -m pip install --quiet --no-build-isolation -C cmake.define.STRATA_WERROR=ON .
+	$(BIN)/python -m pip install --quiet --no-build-isolation -C cmake.define.STRATA_WERROR=ON \
+		-C cmake.define.STRATA_FAULT_INJECTION=ON .
 	@touch $@
 
 # The package is taken for the weights it carries; its dependencies compile another engine.

@@ -27,6 +27,14 @@ def engine_path(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="session")
+def faulty_engine_path(engine_path: Path) -> Path:
+    """The same engine with kernels that fail as STRATA_FAULT says (engine/faults/fault.h)."""
+    path = engine_path.with_name("strata-engine-cpu-faults")
+    assert path.is_file(), f"no engine at {path}: build with STRATA_FAULT_INJECTION=ON"
+    return path
+
+
+@pytest.fixture(scope="session")
 def repository() -> Path:
     return REPOSITORY
 

@@ -191,10 +191,15 @@ void CpuRuntime::launch(const BoundOp& op, const RowView& rows, uint32_t row_cou
 void CpuRuntime::step(const RowView& rows) {
     STRATA_ASSERT(rows.rows >= 1 && rows.rows <= rows_max(), "rows of a step are within the plan");
     STRATA_ASSERT(rows.gather_rows <= gather_max(), "gathered rows are within the plan");
-    for (const BoundOp& op : ops_) {
+    observer_->on_step(rows);
+    for (uint32_t i = 0; i < ops_.size(); ++i) {
+        const BoundOp& op = ops_[i];
         const uint32_t row_count = op.gathered ? rows.gather_rows : rows.rows;
-        if (row_count > 0) launch(op, rows, row_count);
+        if (row_count == 0) continue;
+        observer_->on_op(i, *op.kernel, *op.call.request);
+        launch(op, rows, row_count);
     }
+    observer_->on_step_end();
 }
 
 float* CpuRuntime::logits(uint32_t index) {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 
 #include "engine/base/assert.h"
+#include "engine/base/crash_handler.h"
 
 namespace strata {
 namespace {
@@ -114,6 +116,7 @@ void ThreadPool::work(uint32_t epoch, uint32_t thread) {
 }
 
 void ThreadPool::worker(uint32_t thread) {
+    register_thread("worker-" + std::to_string(thread));
     uint32_t seen = 0;
     while (await_epoch(seen)) {
         seen = epoch_of(state_.load(std::memory_order_acquire));

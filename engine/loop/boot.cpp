@@ -9,6 +9,7 @@
 
 #include "engine/backend/capability.h"
 #include "engine/decode/features.h"
+#include "engine/loop/beacon_observer.h"
 #include "engine/loop/convert.h"
 #include "engine/loop/engine_loop.h"
 #include "engine/loop/exit_code.h"
@@ -45,17 +46,25 @@ void leave_if_drained(Channel& channel, Inbox& inbox) {
     if (inbox.is_drain_requested()) channel.leave(ExitCode::Ok);
 }
 
+// The phases that LoadProgress names.
+BeaconPhase beacon_phase(std::string_view phase) {
+    if (phase == "map") return BeaconPhase::Map;
+    return phase == "allocate" ? BeaconPhase::Allocate : BeaconPhase::Pack;
+}
+
 Loaded load(Backend& backend,
             const Model& model,
             const ModePlan& plan,
             const Registry& registry,
             Channel& channel,
-            Inbox& inbox) {
+            Inbox& inbox,
+            Beacon& beacon) {
     Pace pace(kProgressEvery);
     std::string last_phase;
     return backend.load(
         model, plan, registry, [&](std::string_view phase, uint64_t done, uint64_t total) {
             leave_if_drained(channel, inbox);
+            beacon.set_phase(beacon_phase(phase));
             const bool is_news = phase != last_phase || done == total;
             if (is_news) {
                 pace.restart(Clock::now());
@@ -68,7 +77,8 @@ Loaded load(Backend& backend,
 }
 
 // Runs all probes and takes out of `plan` what failed. Returns the reasons why nothing can run.
-std::vector<Reason> prove(Runtime& runtime, ModePlan& plan, Channel& channel, Inbox& inbox) {
+std::vector<Reason> prove(
+    Runtime& runtime, ModePlan& plan, Channel& channel, Inbox& inbox, Beacon& beacon) {
     // Counted in probes: how many steps there will be depends on what each finds.
     size_t proven = 0;
     size_t total = 0;
@@ -79,14 +89,21 @@ std::vector<Reason> prove(Runtime& runtime, ModePlan& plan, Channel& channel, In
         channel.send(protocol::Progress{"warm", proven, total, "probes"});
     };
     Prober prober(runtime, plan, report);
-    using Run = ProbeResult (Prober::*)();
-    std::vector<Run> runs = {&Prober::solo, &Prober::prefill, &Prober::max_context};
-    if (plan.batch > 1) runs.push_back(&Prober::batch);
+    struct Run {
+        const char* mode;
+        ProbeResult (Prober::*probe)();
+    };
+    std::vector<Run> runs = {{"solo", &Prober::solo},
+                             {"prefill", &Prober::prefill},
+                             {"max_context", &Prober::max_context}};
+    if (plan.batch > 1) runs.push_back({"batch", &Prober::batch});
     total = runs.size();
+    beacon.set_phase(BeaconPhase::Probe);
     for (; proven < total; ++proven) {
         report();
+        beacon.set_mode(runs[proven].mode);
         const Clock::time_point begin = Clock::now();
-        ProbeResult result = (prober.*runs[proven])();
+        ProbeResult result = (prober.*runs[proven].probe)();
         channel.send(protocol::Probe{result.mode, result.is_ok(), ms_since(begin), result.reasons});
         if (result.is_ok()) continue;
         if (result.mode == "batch") {
@@ -97,6 +114,7 @@ std::vector<Reason> prove(Runtime& runtime, ModePlan& plan, Channel& channel, In
             return result.reasons;
         }
     }
+    beacon.set_mode("");
     return {};
 }
 
@@ -136,8 +154,13 @@ protocol::Caps make_caps(const Backend& backend,
     return caps;
 }
 
-ExitCode serve(
-    Backend& backend, const BootOptions& options, Channel& channel, Inbox& inbox, Vitals& vitals) {
+ExitCode serve(Backend& backend,
+               const BootOptions& options,
+               Channel& channel,
+               Inbox& inbox,
+               Vitals& vitals,
+               Beacon& beacon) {
+    beacon.set_phase(BeaconPhase::Handshake);
     channel.send(protocol::Hello{protocol::kProtoMin,
                                  protocol::kProtoMax,
                                  options.build,
@@ -159,19 +182,23 @@ ExitCode serve(
     const std::optional<protocol::Plan> chosen = await<protocol::Plan>(inbox);
     if (!chosen) return ExitCode::Ok;
     ModePlan plan = from_wire(chosen->plan);
+    beacon.set_plan(summary(plan));
     const Clock::time_point load_begin = Clock::now();
-    const Loaded loaded = load(backend, model, plan, registry, channel, inbox);
+    const Loaded loaded = load(backend, model, plan, registry, channel, inbox, beacon);
     const double load_ms = ms_since(load_begin);
     if (loaded.unlocked) {
         plan.mlock = false;
         channel.send(protocol::Probe{"mlock", false, load_ms, {*loaded.unlocked}});
     }
+    BeaconObserver observer(beacon, registry);
+    loaded.runtime->observe(observer);
     const Clock::time_point warm_begin = Clock::now();
-    std::vector<Reason> reasons = prove(*loaded.runtime, plan, channel, inbox);
+    std::vector<Reason> reasons = prove(*loaded.runtime, plan, channel, inbox, beacon);
     if (!reasons.empty()) return refuse(channel, std::move(reasons), ExitCode::ModelBad);
     const protocol::Limits limits = channel.offered_limits();
     // The loop stands before READY is sent: what comes next finds it.
-    EngineLoop loop(channel, inbox, vitals, *loaded.runtime, plan, limits);
+    beacon.set_plan(summary(plan));
+    EngineLoop loop(channel, inbox, vitals, beacon, *loaded.runtime, plan, limits);
     channel.send(protocol::Ready{to_wire(plan),
                                  load_ms,
                                  ms_since(warm_begin),

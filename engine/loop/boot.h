@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/beacon.h"
 #include "engine/loop/backend.h"
 #include "engine/loop/channel.h"
 #include "engine/loop/inbox.h"
@@ -19,8 +20,12 @@ struct BootOptions {
 
 // Runs the engine to its end and returns how it ended; REFUSE or DYING are sent where the outcome
 // is one. Throws Error for what makes the start impossible (give_up tells it).
-protocol::ExitCode serve(
-    Backend& backend, const BootOptions& options, Channel& channel, Inbox& inbox, Vitals& vitals);
+protocol::ExitCode serve(Backend& backend,
+                         const BootOptions& options,
+                         Channel& channel,
+                         Inbox& inbox,
+                         Vitals& vitals,
+                         Beacon& beacon);
 
 // CAPS for a model: what serve() would offer. `missing` is filled, and the plan empty, when not
 // even the plainest mode can run.

@@ -8,6 +8,7 @@
 #include <utility>
 #include <variant>
 
+#include "engine/base/crash_handler.h"
 #include "engine/base/error.h"
 
 namespace strata {
@@ -80,6 +81,7 @@ void Channel::leave(ExitCode code, std::chrono::milliseconds limit) {
 }
 
 void Channel::read_commands() {
+    register_thread("reader");
     std::array<uint8_t, 65536> bytes;
     std::vector<protocol::ToEngineMessage> messages;
     while (true) {
@@ -135,6 +137,7 @@ bool Channel::is_hung_up() const {
 }
 
 void Channel::write_events() {
+    register_thread("writer");
     protocol::Buffer writing;
     while (true) {
         {

@@ -37,12 +37,14 @@ SchedulerConfig scheduler_config(const ModePlan& plan, const Runtime& runtime) {
 EngineLoop::EngineLoop(Channel& channel,
                        Inbox& inbox,
                        Vitals& vitals,
+                       Beacon& beacon,
                        Runtime& runtime,
                        const ModePlan& plan,
                        const protocol::Limits& limits)
     : channel_(channel),
       inbox_(inbox),
       vitals_(vitals),
+      beacon_(beacon),
       scheduler_(scheduler_config(plan, runtime)),
       intake_(scheduler_, runtime.vocab()),
       runner_(runtime),
@@ -54,11 +56,14 @@ EngineLoop::EngineLoop(Channel& channel,
 
 protocol::ExitCode EngineLoop::run() {
     stats_us_ = monotonic_us();
+    beacon_.set_rss(resident_.bytes());
     while (true) {
         const bool has_handled = take_messages();
         if (is_drained()) return protocol::ExitCode::Ok;
         const bool has_stepped = step();
         if (fatal_) {
+            // Mode, requests and kernel stay: they say where it happened.
+            beacon_.set_phase(BeaconPhase::Dying);
             channel_.send(*fatal_);
             return exit_code_of(fatal_->error_kind);
         }
@@ -66,6 +71,7 @@ protocol::ExitCode EngineLoop::run() {
         send_stats_if_due(now_us);
         if (has_handled || has_stepped) continue;
         vitals_.is_busy.store(false, std::memory_order_relaxed);
+        beacon_.idle(is_draining_ ? BeaconPhase::Drain : BeaconPhase::Ready);
         inbox_.wait(idle_limit(now_us));
     }
 }
@@ -116,6 +122,8 @@ bool EngineLoop::step() {
     if (step.rows.rows == 0) return false;
     vitals_.is_busy.store(true, std::memory_order_relaxed);
     const uint64_t counter = vitals_.step.fetch_add(1, std::memory_order_relaxed) + 1;
+    beacon_.begin_step(
+        counter, step.has_prompt ? BeaconPhase::Prefill : BeaconPhase::Decode, step.rids);
     try {
         const std::span<const Outcome> outcomes = runner_.run(step);
         scheduler_.complete(outcomes, monotonic_us(), effects_);
@@ -125,6 +133,7 @@ bool EngineLoop::step() {
             fatal_ = protocol::Dying{error.kind(), error.code(), error.what()};
         }
     }
+    if (!fatal_) beacon_.end_step();
     const double ms = static_cast<double>(monotonic_us() - begin_us) / 1000.0;
     step_ms_ = step_ms_ == 0 ? ms : step_ms_ + kStepMsWeight * (ms - step_ms_);
     has_changed_ = true;
@@ -142,6 +151,8 @@ void EngineLoop::send_stats_if_due(uint64_t now_us) {
     if (!channel_.has_room(kReplyBytesMax)) return;
     const PrefixCache& pages = scheduler_.pages();
     const Scheduler::Totals& totals = scheduler_.totals();
+    const uint64_t resident_bytes = resident_.bytes();
+    beacon_.set_rss(resident_bytes);
     channel_.send(protocol::Stats{vitals_.step.load(std::memory_order_relaxed),
                                   scheduler_.running_count(),
                                   scheduler_.waiting_count() + intake_.partial_count(),
@@ -152,7 +163,7 @@ void EngineLoop::send_stats_if_due(uint64_t now_us) {
                                   totals.cached_tokens,
                                   totals.output_tokens,
                                   step_ms_,
-                                  resident_.bytes()});
+                                  resident_bytes});
     stats_us_ = now_us;
     has_changed_ = false;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/backend/runtime.h"
+#include "engine/base/beacon.h"
 #include "engine/loop/channel.h"
 #include "engine/loop/event_sender.h"
 #include "engine/loop/inbox.h"
@@ -27,6 +28,7 @@ class EngineLoop {
     EngineLoop(Channel& channel,
                Inbox& inbox,
                Vitals& vitals,
+               Beacon& beacon,
                Runtime& runtime,
                const ModePlan& plan,
                const protocol::Limits& limits);
@@ -45,6 +47,7 @@ class EngineLoop {
     Channel& channel_;
     Inbox& inbox_;
     Vitals& vitals_;
+    Beacon& beacon_;
     Scheduler scheduler_;
     Intake intake_;
     StepRunner runner_;

@@ -35,8 +35,8 @@ T number(const char* flag, const std::string& text) {
 const std::vector<Flag>& flags() {
     static const std::vector<Flag> all = {
         {"--ipc",
-         "COMMAND_FD,EVENT_FD",
-         "serve over two inherited pipe descriptors",
+         "COMMAND_FD,EVENT_FD[,BEACON_FD]",
+         "serve over two inherited pipe descriptors; map the third as the beacon",
          [](Options& o, const std::string& v) { o.ipc = v; }},
         {"--plan",
          "MODEL",
@@ -148,8 +148,9 @@ Options parse_options(const std::vector<std::string>& arguments) {
 }
 
 std::string help_text(const std::string& program) {
-    std::string out = "usage: " + program +
-                      " --ipc COMMAND_FD,EVENT_FD | --plan MODEL | --describe | --describe-all\n";
+    std::string out =
+        "usage: " + program +
+        " --ipc COMMAND_FD,EVENT_FD[,BEACON_FD] | --plan MODEL | --describe | --describe-all\n";
     for (const Flag& flag : flags()) {
         std::string left = "  " + std::string(flag.name) + (flag.value ? " " : "") +
                            (flag.value ? flag.value : "");

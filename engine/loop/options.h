@@ -15,7 +15,7 @@ struct Options {
     bool version = false;
     bool describe = false;
     bool describe_all = false;
-    std::string ipc;         // "COMMAND_FD,EVENT_FD"
+    std::string ipc;         // "COMMAND_FD,EVENT_FD[,BEACON_FD]"
     std::string plan;        // model file to plan for
     std::string as_backend;  // empty: this program's own; else plan and describe for that one
     AssumedFacts assumed;    // of its device

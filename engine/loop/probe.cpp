@@ -38,6 +38,8 @@ ProbeResult Prober::solo() {
                                   "the logits behind a prompt of " + std::to_string(length_) +
                                       " tokens are not finite"});
     }
+    // What batch() compares with runs alone as well: dying in it says nothing about batches.
+    if (plan_.batch > 1 && plan_.pages() >= 2 * pages_each_) plain(1);
     return result;
 }
 

@@ -8,12 +8,14 @@
 #include <sys/prctl.h>
 #endif
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
 
+#include "engine/base/crash_handler.h"
 #include "engine/base/error.h"
 #include "protocol/cpp/codes.h"
 
@@ -68,14 +70,21 @@ void die_with_parent() {
 Pipes take_pipes(const std::string& text) {
     const size_t comma = text.find(',');
     if (comma == std::string::npos) {
-        throw Error(ErrorKind::InvalidRequest,
-                    "config.ipc",
-                    "--ipc takes two descriptors, COMMAND_FD,EVENT_FD; got \"" + text + "\"");
+        throw Error(
+            ErrorKind::InvalidRequest,
+            "config.ipc",
+            "--ipc takes two or three descriptors, COMMAND_FD,EVENT_FD[,BEACON_FD]; got \"" + text +
+                "\"");
     }
+    const size_t second = std::min(text.find(',', comma + 1), text.size());
     const std::string_view view(text);
-    const int command_fd = take_fd(view.substr(0, comma), O_RDONLY, "command");
-    const int event_fd = take_fd(view.substr(comma + 1), O_WRONLY, "event");
-    return {command_fd, event_fd};
+    Pipes pipes;
+    pipes.command_fd = take_fd(view.substr(0, comma), O_RDONLY, "command");
+    pipes.event_fd = take_fd(view.substr(comma + 1, second - comma - 1), O_WRONLY, "event");
+    if (second < text.size()) {
+        pipes.beacon_fd = take_fd(view.substr(second + 1), O_RDWR, "beacon");
+    }
+    return pipes;
 }
 
 void route_signals(Inbox& inbox) {
@@ -86,6 +95,7 @@ void route_signals(Inbox& inbox) {
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     // Lives as long as the process, which ends by _exit.
     std::thread([signals, &inbox] {
+        register_thread("signals");
         while (true) {
             int number = 0;
             if (sigwait(&signals, &number) == 0) inbox.request_drain();

@@ -14,10 +14,11 @@ void die_with_parent();
 struct Pipes {
     int command_fd = -1;  // read
     int event_fd = -1;    // write
+    int beacon_fd = -1;   // file to map, -1 where none was given
 };
 
-// "3,4" -> both descriptors moved above 100 with close-on-exec, so that a stray print or a child
-// cannot reach the protocol. Throws Error "config.ipc".
+// "3,4" or "3,4,5" -> the descriptors moved above 100 with close-on-exec, so that a stray print or
+// a child cannot reach the protocol. Throws Error "config.ipc".
 Pipes take_pipes(const std::string& text);
 
 // SIGPIPE is ignored (write errors say enough). SIGTERM becomes a wish to drain, taken by a thread

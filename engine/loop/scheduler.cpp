@@ -33,6 +33,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
     gather_rows_.reserve(config.gather_max);
     gathers_.reserve(config.gather_max);
     running_.reserve(config.batch);
+    rids_.reserve(config.batch);
     for (uint32_t slot = config.batch; slot > 0; --slot) free_slots_.push_back(slot - 1);
 }
 

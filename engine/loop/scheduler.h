@@ -144,6 +144,7 @@ class Scheduler {
     std::vector<uint32_t> row_positions_;
     std::vector<uint32_t> row_sequences_;
     std::vector<uint32_t> gather_rows_;
+    std::vector<uint64_t> rids_;  // of the step
     std::vector<Gather> gathers_;
 };
 

@@ -22,6 +22,7 @@ const Step& Scheduler::plan(uint64_t now_us) {
     row_sequences_.clear();
     gather_rows_.clear();
     gathers_.clear();
+    rids_.clear();
     step_ = {};
     admit(now_us);
     uint32_t prefill_left = config_.prefill;
@@ -35,7 +36,11 @@ const Step& Scheduler::plan(uint64_t now_us) {
         const uint32_t rows = plan_rows(sequence, prefill_left, gather_spare + 1);
         if (rows == 0) continue;  // waits, is held, or was itself preempted and is gone
         emit_rows(sequence, rows);
-        if (sequence.remaining() > 1) prefill_left -= rows;  // otherwise its one decode row
+        rids_.push_back(sequence.request.rid);
+        if (sequence.remaining() > 1) {  // otherwise its one decode row
+            prefill_left -= rows;
+            step_.has_prompt = true;
+        }
         const uint32_t gathered = static_cast<uint32_t>(gathers_.size() - gathers_before);
         if (gathered > 1) gather_spare -= gathered - 1;
     }
@@ -48,6 +53,7 @@ const Step& Scheduler::plan(uint64_t now_us) {
     step_.rows.gather = gather_rows_.data();
     step_.rows.gather_rows = static_cast<uint32_t>(gather_rows_.size());
     step_.gathers = gathers_;
+    step_.rids = rids_;
     return step_;
 }
 

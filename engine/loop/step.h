@@ -27,6 +27,8 @@ struct Gather {
 struct Step {
     RowView rows;
     std::span<const Gather> gathers;  // one per gather row, in their order
+    std::span<const uint64_t> rids;   // requests that have rows in the step
+    bool has_prompt = false;          // some rows are of prompts not yet at their end
 };
 
 // One per gather.

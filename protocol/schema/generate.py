@@ -1,4 +1,5 @@
-"""Derives the C++ side, schema/messages.json and the README's tables from strata_protocol.
+"""Derives the C++ side, schema/messages.json, the README's tables and the beacon's C++ layout from
+strata_protocol.
 
     python protocol/schema/generate.py          writes the files
     python protocol/schema/generate.py --check  exits 1 and names the files that are stale
@@ -22,7 +23,7 @@ import msgspec
 PROTOCOL = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROTOCOL))
 
-from schema import codes, cpp, tables  # noqa: E402
+from schema import beacon, codes, cpp, tables  # noqa: E402
 from schema.describe import Record, Schema, describe  # noqa: E402
 from strata_protocol import messages  # noqa: E402
 from strata_protocol.errors import FaultCode  # noqa: E402
@@ -99,6 +100,8 @@ def generate() -> dict[Path, str]:
         "codes.cpp": codes.source(),
     }
     files = {PROTOCOL / "cpp" / name: clang_format(text, name) for name, text in sources.items()}
+    layout = PROTOCOL.parent / "engine" / "base" / "beacon_layout.h"
+    files[layout] = clang_format(beacon.header(), layout.name)
     files[PROTOCOL / "schema" / "messages.json"] = schema_json(schema)
     readme = PROTOCOL / "README.md"
     files[readme] = tables.fill(readme.read_text(encoding="utf-8"), schema)

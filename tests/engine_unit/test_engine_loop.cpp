@@ -62,7 +62,8 @@ class Setup {
         channel_.emplace(commands[0], events[1], inbox_, vitals_);
         handshake();
         engine_ = std::thread([this] {
-            EngineLoop loop(*channel_, inbox_, vitals_, runtime_, plan_, protocol::Limits{});
+            EngineLoop loop(
+                *channel_, inbox_, vitals_, beacon_, runtime_, plan_, protocol::Limits{});
             code_ = loop.run();
         });
     }
@@ -155,6 +156,7 @@ class Setup {
     FaultyRuntime runtime_;
     Inbox inbox_;
     Vitals vitals_;
+    Beacon beacon_;
     int command_fd_ = -1;
     int event_fd_ = -1;
     std::optional<Channel> channel_;

@@ -44,6 +44,8 @@ class Engine:
         parent: int | None = None,
         first: bytes = b"",
         before_exec: Callable[[], None] | None = None,
+        beacon_fd: int | None = None,
+        fault: str = "",
     ) -> None:
         """`before_exec` runs in the child before it becomes the engine (limits, say)."""
         self.peer = SupervisorPeer()
@@ -56,14 +58,15 @@ class Engine:
         self.event_fd, event_write = os.pipe()
         if first:
             os.write(self.command_fd, first)
+        inherited = [command_read, event_write] + ([] if beacon_fd is None else [beacon_fd])
         self.process = subprocess.Popen(
-            [program, "--ipc", f"{command_read},{event_write}", *flags],
-            pass_fds=(command_read, event_write),
+            [program, "--ipc", ",".join(map(str, inherited)), *flags],
+            pass_fds=inherited,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             preexec_fn=before_exec,  # noqa: PLW1509 - the tests have one thread
-            env=os.environ | {"STRATA_PPID": str(parent or os.getpid())},
+            env=os.environ | {"STRATA_PPID": str(parent or os.getpid()), "STRATA_FAULT": fault},
         )
         os.close(command_read)
         os.close(event_write)

@@ -1,0 +1,63 @@
+// Faults that a test asks for, as text in STRATA_FAULT, several separated by ";":
+//
+//     GLOB[:CONDITION[,CONDITION...]]@ACTION
+//     matmul*:step>=5,sequences>1@segv     attention*:phase=probe,mode=batch@abort
+//
+// GLOB names kernels as --without-kernel does. All conditions must hold when the kernel is
+// launched:
+//     step, rows, sequences   OP NUMBER   of the step under way (step counts from READY, 0 before)
+//     layer                   OP NUMBER   of the operation, -1 where it has none
+//     phase, mode             = NAME      as in the beacon: probe, prefill, decode; solo, batch,
+//     ... token                   = NUMBER    some row of the step has this token id plan.FIELD OP
+//     VALUE    of the OpRequest, as --without-kernel takes it
+// with OP one of = != < <= > >=. Actions:
+//     segv abort ill exit1 loop stop   within the kernel, on whichever thread computes it
+//     nan                              the first value that the kernel wrote becomes NaN
+//     throw oom                        the launch throws device_lost or std::bad_alloc
+// "stop" (SIGSTOP) happens once, the others whenever the conditions hold.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/backend/registry.h"
+
+namespace strata::faults {
+
+enum class Action : uint8_t { Segv, Abort, Ill, Exit1, Loop, Stop, Nan, Throw, Oom };
+
+struct Condition {
+    std::string field;
+    std::string op;
+    std::string text;                 // value of phase and mode
+    int64_t number = 0;               // value of the others
+    std::vector<KernelMask> request;  // plan.FIELD: one mask that hides what meets it
+};
+
+struct Fault {
+    std::string text;
+    KernelMask kernels;
+    std::vector<Condition> conditions;
+    Action action = Action::Abort;
+    bool has_happened = false;
+
+    // Whether all conditions hold for a launch in the step under way.
+    bool is_met(const OpCall& call) const;
+};
+
+// Throws Error{InvalidRequest, "config.fault"} naming the part it cannot read.
+std::vector<Fault> parse_faults(std::string_view text);
+
+// Those that happen within a kernel; comes back from Stop only, and at once from the others that
+// are none.
+void happen_within(Action action);
+
+// The one that happens to the output, after the kernel wrote it.
+void poison(const OpCall& call);
+
+// Those of the launch. Throws what they stand for.
+void happen_at_launch(Action action, const OpCall& call);
+
+}  // namespace strata::faults
