@@ -89,6 +89,11 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
     ),
     # --- machine
     ReasonCode(
+        "device.memory",
+        "More of the device's memory was asked for than is available.",
+        "Free memory of the device, or lower device_memory.",
+    ),
+    ReasonCode(
         "host.cores",
         "More threads were asked for than this process may use cores.",
         "Set threads to 0, or give the process more cores.",
@@ -103,6 +108,22 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         "mode.quarantined",
         "The mode failed here before with this build, file and device, and is not offered again.",
         "See `status` for the failure; a changed build or file ends the quarantine.",
+    ),
+    ReasonCode(
+        "mode.conflict",
+        "The value would run, but only with less of other modes, which the text names.",
+        "Set the mode to keep it, and leave open or lower the modes that the text names.",
+    ),
+    ReasonCode(
+        "mode.exactness",
+        "Only types less exact than the one that was set would run, and exactness is never lowered"
+        " without being asked for.",
+        "Set the less exact type, or leave it at auto.",
+    ),
+    ReasonCode(
+        "mode.not_offered",
+        "The engine has planned no configuration with the value.",
+        "Ask for another value, or for a mode that the value needs; `plan` shows what there is.",
     ),
     ReasonCode(
         "mode.foreign_device",
@@ -209,6 +230,11 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
     ),
     # --- probe
     ReasonCode(
+        "probe.unproven",
+        "The engine runs less than it was to, and gave no reason of its own.",
+        _REPORT,
+    ),
+    ReasonCode(
         "probe.differs",
         "A step in the mode gave other results than the plain path.",
         _REPORT,
@@ -248,12 +274,6 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         "plan.range",
         "The plan that the supervisor chose has a value that the model cannot have.",
         _REPORT,
-    ),
-    ReasonCode(
-        "strict.<mode>",
-        "With --strict: a mode that was set cannot run as asked; the text gives the engine's"
-        " reasons.",
-        "Ask for what is available, or start without --strict.",
     ),
     # --- engine process
     ReasonCode(

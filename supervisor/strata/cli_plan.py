@@ -1,67 +1,82 @@
-"""`plan MODEL`: what would run on this machine and why not more, without loading the model.
+"""`plan MODEL`: what would run and why not more, without loading the model or starting a service.
 
-It asks the engine with the handshake that `serve` uses and stops after CAPS, so that both give
-the same answer.
+It asks the engine with the handshake that `serve` uses and chooses as `serve` does, so that both
+give the same answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import msgspec
 from rich.console import Console
-from strata_protocol.codec import ToSupervisorMessage
-from strata_protocol.errors import ProtocolFault
+from strata_protocol.exit_codes import ExitCode
 from strata_protocol.messages import (
     PROTO_MAX,
     Caps,
+    DeviceFacts,
     Hello,
     HostFacts,
     MemoryPart,
     ModelFacts,
     ModePlan,
     Offer,
+    Reason,
     Refuse,
+    WantedModes,
 )
-from strata_protocol.peer import negotiate
 
 from strata.config_source import Settings
-from strata.engines.client import EngineClient
-from strata.engines.engine_log import EngineLog
-from strata.engines.exits import Intent, status_text
-from strata.engines.handshake import HELLO_STALL_S, STALL_S
-from strata.engines.modes import MODE_KEYS, ModeRow, choose, mode_rows, wanted_modes
-from strata.engines.process import EngineProcess, Launch, launch
-from strata.errors import EngineMissingError, RefusedError, StrataError, StrictError
+from strata.engines.enquiry import ask
+from strata.engines.largest import Largest, Search
+from strata.engines.modes import (
+    MODE_KEYS,
+    Choice,
+    MissingKernel,
+    ModeRow,
+    Policy,
+    Rung,
+    bytes_text,
+    choose,
+    missing_kernels,
+    sentence,
+    wanted_modes,
+)
+from strata.engines.process import Launch
+from strata.errors import RefusedError, StrictError
 from strata.model_source import find_model, find_planner
 from strata.observe.terminal import print_modes
 
+TENSORS_SHOWN = 4
+
 
 class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `plan --json` prints."""
+    """What `plan` prints, and `plan --json` as it is."""
 
     model: ModelFacts
     host: HostFacts
-    device: str
+    device: DeviceFacts
     build: str
-    modes: list[ModeRow]
-    plan: ModePlan
+    modes: list[ModeRow]  # empty where nothing can run
+    plan: ModePlan | None  # what would run
+    ladder: list[Rung]  # what would run, then plainer and plainer configurations
     memory: list[MemoryPart]
+    memory_total_bytes: int
+    memory_available_bytes: int
+    missing: list[MissingKernel]
+    largest: Largest | None
+    refusals: list[Reason]  # why nothing runs, or why --strict refuses
 
 
 def show_plan(settings: Settings, *, as_json: bool, assume: str = "") -> int:
     """Prints the report; `assume` are facts of a device that is not here (find_planner). Raises
-    RefusedError when the engine refuses the model, StrictError with
-    `--strict`, StrataError when the engine fails."""
+    RefusedError when the engine refuses the model or nothing can run,
+    StrictError with `--strict`, StrataError when the engine fails."""
     config = settings.config
     model = find_model(config)
-    engine, arguments = find_planner(config, assume)
+    launch = Launch(*find_planner(config, assume))
     offer = Offer(
         proto=PROTO_MAX,
         run_id="plan",
@@ -70,111 +85,144 @@ def show_plan(settings: Settings, *, as_json: bool, assume: str = "") -> int:
         want=wanted_modes(config),
         without_kernels=list(config.without_kernel),
     )
-    hello, caps = asyncio.run(_ask(Launch(engine, arguments), offer))
     explicit = frozenset(k for k in MODE_KEYS if settings.is_set(k))
-    refusals = choose(caps, explicit, is_strict=config.strict).refusals
-    if refusals:
-        raise StrictError([r.text for r in refusals])
-    report = PlanReport(
-        model=caps.model,
-        host=caps.host,
-        device=hello.device,
-        build=hello.build,
-        modes=mode_rows(caps, None, []),
-        plan=caps.plan,
-        memory=caps.memory,
-    )
+    policy = Policy.STRICT if config.strict else Policy.FALLBACK
+    report, refusal = asyncio.run(_plan(launch, offer, explicit, policy))
     if as_json:
         print(msgspec.json.encode(report).decode())
     else:
         _print(report, model)
+    sys.stdout.flush()
+    if refusal is not None:
+        raise refusal
     return 0
+
+
+async def _plan(
+    launch: Launch, offer: Offer, explicit: frozenset[str], policy: Policy
+) -> tuple[PlanReport, RefusedError | None]:
+    """The report, and the error that ends the command after it."""
+    answer = await ask(launch, offer)
+    caps = answer.said
+    if isinstance(caps, Refuse):
+        return _refused(answer.hello, caps)
+    choice = choose(
+        offer.want,
+        explicit,
+        caps.configurations,
+        caps.reasons,
+        policy=policy,
+        device=caps.device,
+    )
+    lines = list(choice.refusal_lines)
+    if choice.plan is None:
+        error = RefusedError("nothing of it can run here", lines, ExitCode.CONFIG_REFUSED)
+        return _report(answer.hello, caps, choice, None), error
+
+    async def again(wanted: WantedModes) -> Caps | Refuse:
+        return (await ask(launch, msgspec.structs.replace(offer, want=wanted))).said
+
+    largest = await Search(again, explicit, choice, choice.plan).run(caps.model.context)
+    report = _report(answer.hello, caps, choice, largest)
+    return report, StrictError(lines) if choice.refusals else None
+
+
+def _report(hello: Hello, caps: Caps, choice: Choice, largest: Largest | None) -> PlanReport:
+    memory = choice.configuration.memory if choice.configuration is not None else []
+    device = caps.device
+    if not device.name:
+        device = msgspec.structs.replace(device, name=hello.device)
+    return PlanReport(
+        model=caps.model,
+        host=caps.host,
+        device=device,
+        build=hello.build,
+        modes=list(choice.rows),
+        plan=choice.plan,
+        ladder=list(choice.ladder),
+        memory=memory,
+        memory_total_bytes=sum(part.bytes for part in memory),
+        memory_available_bytes=device.memory_available_bytes or caps.host.memory_available_bytes,
+        missing=missing_kernels(choice.rows, choice.refusals if choice.plan is None else ()),
+        largest=largest,
+        refusals=list(choice.refusals),
+    )
+
+
+def _refused(hello: Hello, refuse: Refuse) -> tuple[PlanReport, RefusedError]:
+    """The engine says itself that nothing can run, and nothing else."""
+    report = PlanReport(
+        model=ModelFacts(),
+        host=HostFacts(),
+        device=DeviceFacts(name=hello.device, backend=hello.backend),
+        build=hello.build,
+        modes=[],
+        plan=None,
+        ladder=[],
+        memory=[],
+        memory_total_bytes=0,
+        memory_available_bytes=0,
+        missing=missing_kernels([], refuse.reasons),
+        largest=None,
+        refusals=refuse.reasons,
+    )
+    lines = [sentence(reason) for reason in refuse.reasons]
+    return report, RefusedError("the engine refuses", lines, refuse.exit_code)
 
 
 def _print(report: PlanReport, path: Path) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    model, host = report.model, report.host
-    types = ", ".join(model.types)
-    console.print(f"model  {model.name or path.name}  {model.architecture}  {types}", markup=False)
-    console.print(f"device {report.device}  {host.isa}  engine {report.build}", markup=False)
-    console.print()
-    print_modes(console, report.modes, report.memory)
-    sys.stdout.flush()
+
+    def line(text: str = "") -> None:
+        console.print(text, markup=False)
+
+    model, host, device = report.model, report.host, report.device
+    assumed = " (assumed)" if device.is_assumed else ""
+    line(f"model  {model.name or path.name}  {model.architecture}  {', '.join(model.types)}")
+    line(f"device {device.name}{assumed}  {host.isa}  engine {report.build}")
+    if report.modes:
+        line()
+        print_modes(console, report.modes, [])
+    if report.memory:
+        line()
+        _print_memory(console, report)
+    if report.largest is not None and report.plan is not None:
+        plan, largest = report.plan, report.largest
+        line()
+        line(f"largest context that fits: {largest.max_context} tokens, with batch {plan.batch}")
+        line(f"largest batch that fits: {largest.batch}, with max_context {plan.max_context}")
+    if report.missing:
+        line()
+        line("missing kernels:")
+        for kernel in report.missing:
+            for text in checklist_lines(kernel):
+                line(text)
 
 
-class _Answer:
-    """Collects what the engine says until CAPS or REFUSE."""
-
-    def __init__(self, offer: Offer) -> None:
-        self._offer = offer
-        self.client: EngineClient | None = None
-        self.hello: Hello | None = None
-        self.done: asyncio.Future[Caps | Refuse] = asyncio.get_running_loop().create_future()
-
-    def on_message(self, message: ToSupervisorMessage) -> None:
-        match message:
-            case Hello() if self.client is not None:
-                self.hello = message
-                self.client.send(msgspec.structs.replace(self._offer, proto=negotiate(message)))
-            case Caps() | Refuse() if not self.done.done():
-                self.done.set_result(message)
-            case _:
-                pass
-
-    def on_fault(self, fault: ProtocolFault) -> None:
-        if not self.done.done():
-            self.done.set_exception(StrataError(f"the engine broke the protocol: {fault}"))
-
-    def on_end(self) -> None:
-        pass
-
-    def on_writable(self, is_writable: bool) -> None:
-        pass
+def _print_memory(console: Console, report: PlanReport) -> None:
+    """The parts, their sum, and what is there."""
+    parts = [(part.name, bytes_text(part.bytes), part.text) for part in report.memory]
+    parts.append(("total", bytes_text(report.memory_total_bytes), ""))
+    if report.memory_available_bytes:
+        parts.append(("available", bytes_text(report.memory_available_bytes), ""))
+    widths = [max(len(part[i]) for part in parts) for i in range(2)]
+    console.print("memory:", markup=False)
+    for name, size, text in parts:
+        row = f"  {name:{widths[0]}}  {size:>{widths[1]}}  {text}"
+        console.print(row.rstrip(), markup=False)
 
 
-async def _ask(spec: Launch, offer: Offer) -> tuple[Hello, Caps]:
-    try:
-        process = launch(spec)
-    except OSError as error:
-        raise EngineMissingError(f"{spec.executable} cannot be started: {error.strerror}") from None
-    answer = _Answer(offer)
-    client = answer.client = EngineClient(answer)
-    with TemporaryDirectory(prefix="strata-plan-") as folder:
-        output = EngineLog(Path(folder), 0)
-        log_pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: output, os.fdopen(process.log_fd, "rb", 0)
-        )
-        try:
-            await client.connect(process.command_fd, process.event_fd)
-            found = await _first_of(answer, process)
-        finally:
-            await process.end(Intent.STOP, grace_s=1.0)
-            client.close()
-            log_pipe.close()
-    match found:
-        case Caps() if answer.hello is not None:
-            return answer.hello, found
-        case Refuse():
-            lines = [reason.text for reason in found.reasons]
-            raise RefusedError("the engine refuses", lines, found.exit_code)
-        case _:
-            last = f": {output.lines[-1]}" if output.lines else ""
-            raise StrataError(f"the engine {found}{last}")
-
-
-async def _first_of(answer: _Answer, process: EngineProcess) -> Caps | Refuse | str:
-    """The answer, or what became of the engine instead."""
-    async with asyncio.TaskGroup() as tasks:
-        exited = tasks.create_task(process.wait(), name="engine exit")
-        waits: set[asyncio.Future[Any]] = {exited, answer.done}
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(HELLO_STALL_S + STALL_S):
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                if not answer.done.done():
-                    await asyncio.wait({answer.done}, timeout=0.5)  # said before it ended
-        exited.cancel()
-    if answer.done.done():
-        return answer.done.result()
-    if process.returncode is not None:
-        return status_text(process.returncode)
-    return f"said nothing for {HELLO_STALL_S + STALL_S:.0f} s"
+def checklist_lines(kernel: MissingKernel) -> list[str]:
+    """One entry of the list of missing kernels, for people."""
+    if not kernel.op:
+        return [f"  [ ] {text}" for text in kernel.texts]
+    features = "".join(f" +{feature}" for feature in kernel.features)
+    types = f" {kernel.types}" if kernel.types else ""
+    modes = f"  for {', '.join(kernel.modes)}" if kernel.modes else ""
+    lines = [f"  [ ] {kernel.op}{types}{features}{modes}"]
+    lines += [f"        {shape}" for shape in kernel.shapes]
+    if kernel.tensors:
+        shown = ", ".join(kernel.tensors[:TENSORS_SHOWN])
+        more = kernel.operations - min(len(kernel.tensors), TENSORS_SHOWN)
+        lines.append(f"        {shown}" + (f" and {more} more" if more > 0 else ""))
+    return lines

@@ -29,7 +29,7 @@ from strata.engines import stale
 from strata.engines.epoch import EngineSetup, Epoch
 from strata.engines.exits import EngineExit
 from strata.engines.handshake import Wanted
-from strata.engines.modes import MODE_KEYS, wanted_modes
+from strata.engines.modes import MODE_KEYS, row_text, wanted_modes
 from strata.engines.owner import EngineOwner, EngineState
 from strata.engines.process import Launch
 from strata.errors import AddressError, StrataError
@@ -190,7 +190,6 @@ class _Service:
             file_bytes=inputs.model.stat().st_size,
             url=inputs.url,
             run_dir=str(inputs.run_dir),
-            explicit=inputs.explicit,
             started_s=self._started_s,
             version=version(),
         )
@@ -272,6 +271,9 @@ class _Service:
         rows = self._status.mode_rows()
         if rows != self._shown_modes:
             self._shown_modes = rows
+            for row in rows:
+                if not row.is_as_asked:
+                    log.log(logging.WARNING if row.is_set else logging.INFO, "%s", row_text(row))
             self._terminal.show_modes(rows, epoch.handshake.ready.memory)
         if not self._was_shown_ready:
             self._was_shown_ready = True

@@ -24,7 +24,7 @@ def _default_run_dir() -> str:
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All settings. `extra.group` orders the help, `extra.secret` hides a value when shown,
     `extra.flag` names the flag where it is not the key's own name, `extra.metavar` what its value
-    is."""
+    is, `extra.unit` "bytes" a size that may be written with a unit."""
 
     # --- model and engine
     model: Annotated[
@@ -173,8 +173,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=1 << 50,
-            description="bytes of the device's memory that may be used (24GiB, 512MiB, or a plain"
-            " number); 0: what is free",
+            description="bytes of the device's memory that may be used; 0: what is free",
             extra={"group": "modes", "metavar": "BYTES", "unit": "bytes"},
         ),
     ] = 0
@@ -246,7 +245,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             ge=1024,
             le=1 << 30,
             description="largest request body in bytes",
-            extra={"group": "server"},
+            extra={"group": "server", "metavar": "BYTES", "unit": "bytes"},
         ),
     ] = 16 * 1024 * 1024
 

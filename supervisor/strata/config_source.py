@@ -19,6 +19,7 @@ from typing import Annotated, Literal, cast, get_args, get_origin, get_type_hint
 import msgspec
 from msgspec import Meta
 
+from strata.byte_size import FORMS, exact_bytes_text, parse_bytes
 from strata.config import Config
 from strata.errors import ConfigError
 
@@ -26,12 +27,15 @@ Value = str | int | float | bool | tuple[str, ...]
 TOML_NAME = "strata.toml"
 
 
+Kind = Literal["str", "int", "bytes", "float", "bool", "list", "choice"]
+
+
 @dataclass(frozen=True, slots=True)
 class Field:
     """One key of the schema."""
 
     key: str
-    kind: Literal["str", "int", "float", "bool", "list", "choice"]
+    kind: Kind
     choices: tuple[str, ...]
     default: Value
     help: str
@@ -52,6 +56,9 @@ class Field:
                 return "true or false"
             case "int":
                 return f"a whole number from {meta.ge} to {meta.le}"
+            case "bytes":
+                least, most = (exact_bytes_text(int(n or 0)) for n in (meta.ge, meta.le))
+                return f"a size from {least} to {most} ({FORMS})"
             case "float":
                 return f"a number from {meta.ge} to {meta.le}"
             case "list":
@@ -70,7 +77,7 @@ class Field:
     def usage(self) -> str:
         """The help of the flag: meaning, range, default."""
         notes = []
-        if self.kind in ("int", "float"):
+        if self.kind in ("int", "bytes", "float"):
             notes.append(self.allowed)
         if self.kind == "list":
             notes.append("repeatable")
@@ -86,6 +93,8 @@ class Field:
             return "true" if value else "false"
         if isinstance(value, tuple):
             return "[" + ", ".join(value) + "]"
+        if self.kind == "bytes" and isinstance(value, int):
+            return exact_bytes_text(value)
         return str(value)
 
 
@@ -99,9 +108,11 @@ def fields() -> Mapping[str, Field]:
         meta = cast("Meta", get_args(hints[entry.name])[1])
         extra = meta.extra or {}
         choices: tuple[str, ...] = ()
-        kind: Literal["str", "int", "float", "bool", "list", "choice"]
+        kind: Kind
         if get_origin(base) is Literal:
             kind, choices = "choice", get_args(base)
+        elif extra.get("unit") == "bytes":
+            kind = "bytes"
         elif get_origin(base) is tuple:
             kind = "list"
         else:
@@ -160,6 +171,8 @@ def check(field: Field, value: object, source: str) -> Value:
         if not all(isinstance(v, str) and v for v in value):
             raise _wrong(field, value, source)
         value = tuple(value)
+    if field.kind == "bytes":
+        value = _bytes(field, value, source)
     if isinstance(value, float) and not math.isfinite(value):
         raise _wrong(field, value, source)
     try:
@@ -171,6 +184,18 @@ def check(field: Field, value: object, source: str) -> Value:
     return checked
 
 
+def _bytes(field: Field, value: object, source: str) -> object:
+    """A size written as text, or as a float that is whole: TOML reads 1e9 as one."""
+    if isinstance(value, str):
+        try:
+            return parse_bytes(value)
+        except ValueError:
+            raise _wrong(field, value, source) from None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
 def parse(field: Field, text: str, source: str) -> Value:
     """A value of the command line, parsed and checked. Raises ConfigError."""
     value: object = text
@@ -180,8 +205,8 @@ def parse(field: Field, text: str, source: str) -> Value:
                 value = int(text)
             case "float":
                 value = float(text)
-            case "str" | "choice" | "list" | "bool":
-                pass  # as it is; a bool is a flag without a text
+            case "str" | "bytes" | "choice" | "list" | "bool":
+                pass  # as it is, for `check`; a bool is a flag without a text
     except ValueError:
         raise _wrong(field, text, source) from None
     return check(field, value, source)

@@ -4,6 +4,7 @@
     ├── ConfigError         78  a flag, a key of strata.toml, or what they ask for together
     ├── RefusedError        --  `plan`: the engine refuses; the status is the engine's
     │   └── StrictError     78  --strict and a requested mode that cannot run as asked
+    ├── EngineUnusableError --  the engine cannot run here at all; the status is the engine's
     ├── ModelMissingError   66  the model file is not there
     ├── ModelDataError      65  the file is not a GGUF model
     ├── ModelReadError      74  the file is there but cannot be read
@@ -39,11 +40,18 @@ class RefusedError(StrataError):
 
 
 class StrictError(RefusedError):
-    """Carries one line per requested mode that cannot run as asked."""
+    """Carries a line for each mode that was set and cannot run as set, and one per reason."""
 
     def __init__(self, lines: list[str]) -> None:
-        text = f"--strict: {len(lines)} requested mode(s) cannot run as asked"
-        super().__init__(text, lines, ConfigError.exit_code)
+        super().__init__("--strict: not all can run as asked", lines, ConfigError.exit_code)
+
+
+class EngineUnusableError(StrataError):
+    """The engine's own sentence: its command line (64) or the processor (69)."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
 class ModelMissingError(StrataError):

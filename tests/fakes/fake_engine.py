@@ -5,8 +5,9 @@ the real one, and on demand every misbehaviour a test needs.
 
 SCRIPT.json holds a list of behaviours, one per start (the last one repeats); starts are counted in
 SCRIPT.json.starts, and each one's quarantine list is a line of SCRIPT.json.offers. A behaviour's
-keys are the fields of `Behaviour`. Output token i of a request is prompt[i % len(prompt)], so tests
-know what to expect.
+keys are the fields of `Behaviour`. What it can run is a world of rules: it reports the
+configurations near what was asked, as the real one does. Output token i of a request is
+prompt[i % len(prompt)], so tests know what to expect.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Behaviour:
     # several sequences), draft (one with drafts), long (one with more prompt rows than one)
     die_at: str = ""
     die_after: int = 0  # with die_at or stuck_at = tokens: after so many steps
+    last: str = ""  # its last line of output before it dies
     exit: int | None = None  # how it dies: exit status, or
     signal: int = signal.SIGKILL  # this signal
     kernel: str = "matmul_fake"  # that the beacon names when it dies
@@ -45,15 +47,22 @@ class Behaviour:
     ignore_quarantine: bool = False
     build: str = "fake"
     stop_at: str = ""  # any point: stops itself as SIGSTOP does
-    spec: int = 0  # drafts per sequence and step
+    spec: int = 0  # drafts per sequence and step of the model file's own layers; 0: it has none
     silent_at: str = ""  # hello, caps, progress, probe:MODE, run: says nothing more from then on
     garbage_at: str = ""  # hello, run: bytes that are no frame
     stuck_at: str = ""  # submit, tokens: computes no further, but answers PING
     close_at: str = ""  # run: closes the event pipe and stays
     refuse: list[dict[str, str]] = field(default_factory=list)
-    modes: list[dict[str, object]] = field(default_factory=list)
     features: list[str] = field(default_factory=lambda: [f.value for f in FIELDS])
     lacks: list[str] = field(default_factory=list)  # stated, but a request that needs it is refused
+    # {"axis": "batch", "above": 4 | "value": "f16", "code": ..., "text": ...}: missing there;
+    # with "limits": true (numbers only) no more than "above" is given, and the rest is a shortfall.
+    rules: list[dict[str, object]] = field(default_factory=list)
+    runs: dict[str, object] = field(default_factory=dict)  # READY's differences from PLAN
+    unproven: dict[str, list[dict[str, str]]] = field(default_factory=dict)  # probes that fail
+    bad_reason: bool = False  # CAPS refers to a reason that is not there
+    model_context: int = 256  # the context length the model was made for
+    device: str = "fake device"
     batch: int = 4
     max_context: int = 256
     tokens_max: int = 1 << 30  # a request gets so many tokens and then nothing until cancelled
@@ -78,6 +87,29 @@ class Sequence:
     credit: int
     produced: int = 0
     steps: int = 0
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the scripted engine lacks."""
+
+    axis: str
+    code: str
+    text: str
+    above: int | None = None
+    value: object = None
+    limits: bool = False
+
+    def hits(self, plan: m.ModePlan) -> bool:
+        has: object = getattr(plan, self.axis)
+        if self.above is None:
+            return has == self.value
+        return isinstance(has, int) and has > self.above
+
+
+def differences(plan: m.ModePlan, asked: m.ModePlan) -> int:
+    """On how many axes a plan is not what was asked."""
+    return sum(getattr(plan, f) != getattr(asked, f) for f in plan.__struct_fields__)
 
 
 class FakeEngine:
@@ -152,6 +184,8 @@ class FakeEngine:
             self.beacon.set(**facts)
 
     def die(self) -> NoReturn:
+        if self.b.last:
+            print(self.b.last, flush=True)
         if self.beacon is not None:
             self.beacon.launch(self.b.kernel, layer=3)
             if self.b.assert_text:
@@ -190,7 +224,7 @@ class FakeEngine:
                 proto_max=1,
                 build=self.b.build,
                 backend="cpu",
-                device="none",
+                device=self.b.device,
                 pid=os.getpid(),
             )
         )
@@ -199,27 +233,16 @@ class FakeEngine:
         with self.offers.open("a") as file:
             file.write(json.dumps(offer.quarantine) + "\n")
         out = set() if self.b.ignore_quarantine else set(offer.quarantine)
-        self.batch = 1 if "batch" in out else self.b.batch
-        self.spec = 0 if "mtp" in out else self.b.spec
         self.at("offer")
         self.at("caps")
         if self.b.refuse:
             reasons = [m.Reason(**r) for r in self.b.refuse]
             self.send(m.Refuse(reasons=reasons, exit_code=ExitCode.CONFIG_REFUSED))
             return ExitCode.CONFIG_REFUSED
-        plan = m.ModePlan(
-            batch=self.batch,
-            max_context=self.b.max_context,
-            kv="f16",
-            prefill=1 if "prefill" in out else offer.want.prefill,
-            activations="int8",
-            threads=1,
-            kv_tokens=self.batch * self.b.max_context,
-            spec=self.spec,
-        )
-        self.send(self.caps(offer, plan))
+        self.send(self.caps(offer))
         wanted = self.expect()
         assert isinstance(wanted, m.Plan)
+        self.batch, self.spec = wanted.plan.batch, wanted.plan.spec
         self.at("plan")
         for i in range(self.b.progress_steps):
             self.send(m.Progress(phase="map", done=i + 1, total=self.b.progress_steps))
@@ -228,11 +251,12 @@ class FakeEngine:
             if mode not in out:
                 self.says(phase="probe", mode=mode, sequences=2 if mode == "batch" else 1, rows=1)
                 self.at("probe:" + mode)
-                self.send(m.Probe(mode=mode, ok=True, ms=1.0))
+                why = [m.Reason(**r) for r in self.b.unproven.get(mode, [])]
+                self.send(m.Probe(mode=mode, ok=not why, ms=1.0, reasons=why))
         self.says(phase="ready", mode="")
         self.at("ready")
         ready = m.Ready(
-            plan=wanted.plan,
+            plan=msgspec.structs.replace(wanted.plan, **self.b.runs),
             load_ms=5.0,
             warm_ms=1.0,
             kv_pages=wanted.plan.kv_tokens // 32,
@@ -249,17 +273,93 @@ class FakeEngine:
         if not self.sequences:
             os._exit(ExitCode.OK)
 
-    def caps(self, offer: m.Offer, plan: m.ModePlan) -> m.Caps:
-        batch = m.ModeReport(
-            name="batch",
-            state=m.ModeState.READY,
-            requested=str(offer.want.batch),
-            available=str(plan.batch),
+    def caps(self, offer: m.Offer) -> m.Caps:
+        rules = [Rule(**r) for r in self.b.rules]  # type: ignore[arg-type]
+        rules += [
+            Rule("batch", above=self.b.batch, code="fake.batch", limits=True,
+                 text=f"the script takes {self.b.batch} sequences"),
+            Rule("max_context", above=self.b.max_context, code="model.context", limits=True,
+                 text=f"the model was made for {self.b.max_context} tokens"),
+        ]  # fmt: skip
+        reasons = [m.Reason(code=rule.code, text=rule.text) for rule in rules]
+        asked = self.as_asked(offer.want)
+        plans = sorted(self.plans(asked), key=lambda plan: differences(plan, asked))
+        configurations = [self.configuration(plan, rules) for plan in plans]
+        return m.Caps(
+            host=m.HostFacts(os="test", cpu="fake processor", isa="portable", cores=1),
+            model=m.ModelFacts(
+                architecture="fake",
+                name="fake-model",
+                vocab=1000,
+                context=self.b.model_context,
+            ),
+            modes=[],
+            plan=configurations[0].plan,
+            configurations=configurations,
+            reasons=[] if self.b.bad_reason else reasons,
+            device=m.DeviceFacts(
+                name=self.b.device, backend="cpu", memory_total_bytes=2 << 30,
+                memory_available_bytes=1 << 30,
+            ),
+            features=self.b.features,
+        )  # fmt: skip
+
+    def as_asked(self, want: m.WantedModes) -> m.ModePlan:
+        drafts = 0 if want.mtp == "off" else want.spec or self.b.spec
+        return m.ModePlan(
+            batch=want.batch,
+            max_context=want.max_context or self.b.max_context,
+            kv="f16" if want.kv == "auto" else want.kv,
+            prefill=want.prefill,
+            activations="int8" if want.activations == "auto" else want.activations,
+            threads=1,
+            kv_tokens=want.kv_tokens,
+            prefix_cache=want.prefix_cache,
+            mtp="off" if not drafts else "model" if want.mtp == "auto" else want.mtp,
+            spec=drafts,
+            spec_min_p=want.spec_min_p,
+            batch_mtp=bool(drafts) and want.batch_mtp != "off",
+            mmap=want.mmap,
+            mlock=want.mlock,
         )
-        modes = msgspec.convert(self.b.modes, list[m.ModeReport]) or [batch]
-        host = m.HostFacts(os="test", cpu="fake processor", isa="portable", cores=1)
-        model = m.ModelFacts(architecture="fake", name="fake-model", vocab=1000, context=256)
-        return m.Caps(host=host, model=model, modes=modes, plan=plan, features=self.b.features)
+
+    @staticmethod
+    def plans(asked: m.ModePlan) -> list[m.ModePlan]:
+        """All near what was asked: halved batches, one-row prefill, plain types, fewer drafts."""
+        replace = msgspec.structs.replace
+        found = [asked]
+        if asked.batch_mtp:
+            found += [replace(p, batch_mtp=False) for p in found]
+        if asked.spec:
+            found += [replace(asked, spec=0, mtp="off", batch_mtp=False)]
+        batches = [b for b in (asked.batch >> i for i in range(1, 10)) if b]
+        found += [replace(p, batch=b) for p in found for b in batches]
+        found += [replace(p, prefill=1) for p in found if p.prefill > 1]
+        found += [replace(p, kv="f32") for p in found if p.kv != "f32"]
+        found += [replace(p, activations="f32") for p in found if p.activations != "f32"]
+        return found
+
+    @staticmethod
+    def configuration(plan: m.ModePlan, rules: list[Rule]) -> m.Configuration:
+        missing, shortfalls = [], []
+        for index, rule in enumerate(rules):
+            if not rule.hits(plan):
+                continue
+            if rule.limits:
+                plan = msgspec.structs.replace(plan, **{rule.axis: rule.above})
+                shortfalls.append(m.Shortfall(axis=rule.axis, reason=index))
+            else:
+                missing.append(index)
+        pool = plan.kv_tokens or plan.batch * plan.max_context
+        return m.Configuration(
+            plan=msgspec.structs.replace(plan, kv_tokens=pool),
+            missing=missing,
+            shortfalls=shortfalls,
+            memory=[
+                m.MemoryPart(name="weights.mapped", bytes=1 << 20),
+                m.MemoryPart(name="kv", bytes=pool * 64, text=f"{pool} tokens of 64 bytes"),
+            ],
+        )
 
     def serve(self) -> int:
         while True:

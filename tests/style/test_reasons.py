@@ -87,5 +87,5 @@ def test_families_stand_for_their_codes_only() -> None:
         assert found is not None
         assert found.code == "config.<mode>"
     assert find_reason("config.isa") not in (None, find_reason("config.batch"))
-    assert find_reason("strict.") is None
+    assert find_reason("config.") is None
     assert find_reason("kernel.unheard_of") is None

@@ -30,6 +30,10 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         (["--threads", str(MODE_MAX["threads"] + 1)], f"from 0 to {MODE_MAX['threads']}"),
         (["--kv-tokens", str(MODE_MAX["kv_tokens"] + 1)], f"from 0 to {MODE_MAX['kv_tokens']}"),
         (["--batch", "many"], "batch = 'many'"),
+        (["--device-memory", "24GiX"], "device_memory = '24GiX' is not allowed; allowed: a size"),
+        (["--device-memory", "2PiB"], "from 0 to 1PiB (24GiB, 512MiB, 1.5e9 or a plain number)"),
+        (["--device-memory", "-1"], "device_memory = '-1' is not allowed"),
+        (["--device-memory", "1.3B"], "device_memory = '1.3B'"),
         (["--port", "70000"], "from 0 to 65535"),
         (["--drain-s", "nan"], "a number from 0 to 3600"),
         (["--kv", "f64"], "auto or f32 or f16 or bf16 or int8 or q4_0"),
@@ -61,6 +65,9 @@ def test_wrong_flags_say_what_is_allowed(
     ("text", "says"),
     [
         ("btach = 3", "unknown key btach; did you mean batch?"),
+        ("device_memory = '8 parsecs'", "device_memory = '8 parsecs' is not allowed"),
+        ("device_memory = 0.5", "device_memory = 0.5 is not allowed"),
+        ("device_memory = true", "device_memory = true is not allowed"),
         ("batch = true", "batch = true is not allowed"),
         ("batch = 3.5", "a whole number"),
         ('port = "8000"', "port = '8000' is not allowed"),
@@ -94,6 +101,31 @@ def test_flags_win_over_toml_and_toml_over_defaults(tmp_path: Path) -> None:
     assert settings.is_set("batch")
     assert settings.sources["kv"] == str(path)
     assert not settings.is_set("prefill")
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "shown"),
+    [
+        ("24GiB", 24 << 30, "24GiB"), ("512 mib", 512 << 20, "512MiB"),
+        ("1e9", 10**9, "1000000000"),
+        ("1.5GiB", 3 << 29, "1536MiB"), ("2GB", 2 * 10**9, "1953125KiB"), ("4096", 4096, "4KiB"),
+        ("0", 0, "0"), ("100B", 100, "100"),
+    ],
+)  # fmt: skip
+def test_sizes_are_written_with_units(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, count: int, shown: str
+) -> None:
+    field = fields()["device_memory"]
+    assert parse(field, text, "test") == count
+    assert parse(field, field.shown(count), "test") == count
+    path = tmp_path / "strata.toml"
+    path.write_text(f"device_memory = '{text}'\nbody_bytes_max = 1e6\n")
+    config = load({}, path).config
+    assert (config.device_memory, config.body_bytes_max) == (count, 1_000_000)
+    status, out, _ = run(capsys, "config", "--device-memory", text)
+    assert status == 0
+    assert f"device_memory = {shown}  (--device-memory)" in out
+    assert "body_bytes_max = 16MiB  (default)" in out
 
 
 def test_toml_in_the_working_directory_is_read(
@@ -130,7 +162,7 @@ def test_every_default_is_allowed_and_every_key_has_a_flag(
     text = capsys.readouterr().out
     for field in fields().values():
         assert f"--{field.flag}" in text
-        if field.kind in ("int", "float", "choice"):
+        if field.kind in ("int", "bytes", "float", "choice"):
             assert parse(field, field.shown(field.default), "test") == field.default
 
 

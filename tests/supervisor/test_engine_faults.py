@@ -24,7 +24,7 @@ from tests.supervisor.conftest import EAGER, Rig, RigMaker, collect, tokens_of
 
 
 def status_of(rig: Rig) -> Status:
-    facts = ServiceFacts("m", "m.gguf", 1, "http://x", "run", frozenset(), 0.0, "1")
+    facts = ServiceFacts("m", "m.gguf", 1, "http://x", "run", 0.0, "1")
     return StatusSource(facts, rig.owner, rig.service, Metrics())()
 
 
@@ -227,26 +227,33 @@ async def test_missing_executable_is_a_refusal(make_rig: RigMaker, tmp_path: Pat
 
 
 async def test_strict_lists_every_requested_mode_that_cannot_run(make_rig: RigMaker) -> None:
-    modes = [
-        {"name": "batch", "state": "limited", "requested": "64", "available": "4",
-         "reasons": [{"code": "mem.kv_budget", "text": "KV for 64 needs 61 GiB, 38 free"}]},
-        {"name": "kv", "state": "unsupported", "requested": "f32", "available": "f16"},
-        {"name": "prefill", "state": "limited", "requested": "256", "available": "64"},
-    ]  # fmt: skip
-    explicit = frozenset({"batch", "kv"})
-    async with make_rig({"modes": modes}, explicit=explicit, is_strict=True) as rig:
+    rules = [
+        {"axis": "batch", "above": 4, "code": "mem.kv_budget", "text": "KV needs 61 GiB, 38 free"},
+        {"axis": "batch", "above": 2, "code": "kernel.missing", "text": "no kernel for matmul"},
+        {"axis": "kv", "value": "f32", "code": "kernel.missing", "text": "no kernel for f32"},
+        {"axis": "prefill", "above": 64, "code": "kernel.missing", "text": "no kernel for rows"},
+    ]
+    explicit = frozenset({"batch", "activations"})
+    wanted = {"batch": 64, "activations": "f32"}
+    async with make_rig({"rules": rules}, explicit=explicit, is_strict=True, **wanted) as rig:
         with pytest.raises(StrictError) as refused:
             async with asyncio.timeout(20):
                 await rig.task
-        assert len(refused.value.lines) == 2
-        assert "61 GiB" in refused.value.lines[0]
+        assert refused.value.lines == [
+            "batch: requested 64, available 2 (limited)",
+            "  - the script takes 4 sequences [fake.batch]",
+            "  - KV needs 61 GiB, 38 free [mem.kv_budget]",
+            "  - no kernel for matmul [kernel.missing]",
+        ]
         assert refused.value.exit_code == 78
 
 
 async def test_without_strict_the_engine_falls_back(make_rig: RigMaker) -> None:
-    modes = [{"name": "batch", "state": "limited", "requested": "64", "available": "4"}]
-    async with make_rig({"modes": modes}, explicit=frozenset({"batch"})) as rig:
+    rules = [{"axis": "batch", "above": 2, "code": "kernel.missing", "text": "no kernel"}]
+    async with make_rig({"rules": rules}, explicit=frozenset({"batch"})) as rig:
         await rig.ready()
+        assert rig.service.facts is not None
+        assert rig.service.facts.plan.batch == 2
 
 
 async def test_stop_ends_an_engine_that_ignores_drain_and_term(make_rig: RigMaker) -> None:

@@ -58,12 +58,13 @@ async def start(
     *flags: str,
     behaviours: list[dict[str, object]] | None = None,
     limits: str = ":",  # a shell command that sets limits of the process
+    verb: str = "serve",
 ) -> asyncio.subprocess.Process:
     engine = write_fake(folder, behaviours or [{}])
     return await asyncio.create_subprocess_exec(
-        "sh", "-c", f'{limits}; exec "$@"', "sh", sys.executable, "-m", "strata", "serve",
-        "--model", str(MODEL), "--engine", str(engine), "--port", "0",
-        "--run-dir", str(folder / "run"), *flags,
+        "sh", "-c", f'{limits}; exec "$@"', "sh", sys.executable, "-m", "strata", verb,
+        "--model", str(MODEL), "--engine", str(engine), *flags,
+        *(("--port", "0", "--run-dir", str(folder / "run")) if verb == "serve" else ()),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": PYTHONPATH}, cwd=folder,
     )  # fmt: skip
@@ -255,34 +256,6 @@ async def test_descriptors_and_backlog_carry_many_clients(tmp_path: Path) -> Non
         assert (await s.get("/health/live"))[0] == 200
 
 
-async def test_strict_exits_with_the_whole_list(tmp_path: Path) -> None:
-    modes = [
-        {"name": "batch", "state": "limited", "requested": "64", "available": "4",
-         "reasons": [{"code": "mem.kv_budget", "text": "38 GiB are free"}]},
-        {"name": "kv", "state": "unsupported", "requested": "f32", "available": "f16"},
-    ]  # fmt: skip
-    flags = ("--strict", "--batch", "64", "--kv", "f32")
-    process = await start(tmp_path, *flags, behaviours=[{"modes": modes}])
-    _, err = await process.communicate()
-    assert process.returncode == 78
-    assert b"batch: requested 64, available 4 (limited): 38 GiB are free" in err
-    assert b"kv: requested f32, available f16 (unsupported)" in err
-    assert b"Traceback" not in err
-
-
-async def test_requested_mode_that_fell_back_is_degraded(tmp_path: Path) -> None:
-    modes = [
-        {"name": "batch", "state": "limited", "requested": "64", "available": "4",
-         "reasons": [{"code": "mem.kv_budget", "text": "38 GiB are free"}]},
-    ]  # fmt: skip
-    async with served(tmp_path, "--batch", "64", behaviours=[{"modes": modes}]) as s:
-        assert b"38 GiB are free" in s.shown
-        assert (await s.get("/health/ready"))[0] == 200
-        code, text = await command("status", "--run-dir", str(s.run_dir))
-        assert code == 1
-        assert "DEGRADED: batch runs 4, requested 64" in text
-
-
 async def test_http_answers_while_the_engine_loads_and_when_it_refuses(tmp_path: Path) -> None:
     refuse: dict[str, object] = {
         "refuse": [{"code": "kernel.missing", "text": "no kernel for iq9_z"}]
@@ -387,22 +360,6 @@ async def test_hurried_end_with_an_engine_that_goes_on_is_no_fault(tmp_path: Pat
     assert "broke the protocol" not in log
     assert log.count("engine started: ") == 1
     assert (tmp_path / "script.json.starts").read_text() == "1"
-
-
-async def test_plan_shows_the_modes_without_loading(tmp_path: Path) -> None:
-    engine = str(write_fake(tmp_path, [{"silent_at": "plan"}]))
-    code, text = await command("plan", str(MODEL), "--engine", engine)
-    assert code == 0
-    assert "fake-model" in text
-    assert "batch" in text
-    code, text = await command("plan", str(MODEL), "--engine", engine, "--json")
-    assert code == 0
-    assert json.loads(text)["plan"]["batch"] == 4
-    engine = str(write_fake(tmp_path, [{"die_at": "hello", "exit": 70}]))
-    (tmp_path / "script.json.starts").unlink()
-    code, text = await command("plan", str(MODEL), "--engine", engine)
-    assert code == 70
-    assert "exited with status 70" in text
 
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&-"])

@@ -22,16 +22,16 @@ def printed(*rows: ModeRow) -> str:
 
 
 def test_a_short_reason_stands_in_the_table_alone() -> None:
-    assert because(row("no kernel")) == "no kernel"
+    assert because(row("no kernel")) == "no kernel [kernel.missing]"
     assert printed(row("no kernel")).count("no kernel") == 1
 
 
 def test_many_reasons_are_counted_and_listed_whole() -> None:
     rows = row("first " + "x" * REASON_CHARACTERS, "second", "third")
-    assert because(rows).endswith("… (and 2 more)")
+    assert because(rows).endswith("… [kernel.missing] (and 2 more)")
     text = printed(rows)
     for reason in rows.because:
-        assert f"  - {reason.text}\n" in text
+        assert f"  - {reason.text} [kernel.missing]\n" in text
 
 
 def test_a_mode_that_runs_as_asked_says_nothing() -> None:
@@ -41,3 +41,12 @@ def test_a_mode_that_runs_as_asked_says_nothing() -> None:
         "8",
         "8",
     ]
+
+
+def test_what_nobody_set_and_runs_as_it_would_is_folded_and_not_hidden() -> None:
+    plain = ModeRow(name="prefill", state=ModeState.READY, requested="256", runs="256")
+    was_set = ModeRow(name="threads", state=ModeState.READY, requested="2", runs="2", is_set=True)
+    differs = ModeRow(name="mmap", state=ModeState.LIMITED, requested="on", runs="off")
+    lines = printed(plain, was_set, differs).splitlines()
+    assert [line.split()[0] for line in lines] == ["mode", "threads", "mmap", "also:"]
+    assert lines[-1] == "also: prefill 256"

@@ -60,6 +60,7 @@ from strata.engines.exits import (
 )
 from strata.engines.handshake import (
     BecameReady,
+    Broken,
     Handshake,
     HandshakeMessage,
     Refused,
@@ -67,7 +68,6 @@ from strata.engines.handshake import (
     SendPlan,
     Wanted,
 )
-from strata.engines.modes import mode_rows
 from strata.engines.port import ENGINE_DRAINING, EngineListener, EngineReady
 from strata.engines.process import EngineProcess, Launch, launch
 from strata.engines.pulse import Pulse
@@ -229,7 +229,7 @@ class Epoch:
         await self._stop_requested.wait()
         patience = self._patience
         intent = process.intent or Intent.STOP
-        if self.refused is not None and not self.refused.is_strict:
+        if self.refused is not None and not self.refused.is_ours:
             with contextlib.suppress(TimeoutError):  # it ends by itself after REFUSE
                 async with asyncio.timeout(patience.refuse_s):
                     await process.wait()
@@ -255,7 +255,7 @@ class Epoch:
     # --- ClientListener
 
     def on_message(self, message: ToSupervisorMessage) -> None:
-        if self._fault is not None:
+        if self._fault is not None or self.refused is not None:
             return
         self._pulse.on_message(message, self._loop.time())
         self.is_stopped = False
@@ -304,6 +304,8 @@ class Epoch:
                     self._on_ready(ready)
                 case Refused():
                     self._refuse(effect)
+                case Broken(text):
+                    self.fault(text)
         if self.handshake.ready is None:
             self._arm(self._load_tick_s())
         self._on_changed()
@@ -314,7 +316,7 @@ class Epoch:
             raise RuntimeError("READY before CAPS passed the peer")
         self._arm(self._patience.ping_s)
         self._on_changed()
-        rows = mode_rows(caps, ready, self.handshake.probes)
+        rows = self.handshake.rows
         self._listener.on_ready(EngineReady(caps.model, ready, rows, caps.features), self)
 
     def _refuse(self, refused: Refused) -> None:
@@ -422,7 +424,8 @@ class Epoch:
             text += f": {self._dying.code}: {self._dying.text}"
         elif exit_class is ExitClass.REFUSE and self.refused is None:
             last = self.output.lines[-1] if self.output.lines else text
-            self.refused = Refused((Reason(code="engine.exit", text=last),))
+            reason = Reason(code="engine.exit", text=last)
+            self.refused = Refused((reason,), exit_code=returncode)
         return EngineExit(
             self.number,
             process.pid,

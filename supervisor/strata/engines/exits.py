@@ -68,6 +68,9 @@ class EngineExit:
         return self.is_crash and self.phase == "probe"
 
 
+# The engine's command line or the processor is wrong: no change of the model file helps.
+UNUSABLE = (ExitCode.USAGE, ExitCode.ISA_MISSING)
+
 _CODES: dict[int, ExitCode] = {code.value: code for code in ExitCode}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from strata_protocol.exit_codes import ExitCode
 from strata_protocol.messages import (
     Caps,
     Hello,
@@ -23,7 +24,7 @@ from strata_protocol.messages import (
 )
 from strata_protocol.peer import negotiate
 
-from strata.engines.modes import ModeChoice, choose
+from strata.engines.modes import Choice, ModeRow, Policy, choose
 from strata.engines.quarantine import QuarantineRecord
 
 HELLO_STALL_S = 10.0
@@ -49,6 +50,10 @@ class Wanted:
     without_kernels: Sequence[str] = ()
     quarantine: Callable[[Hello], Sequence[QuarantineRecord]] = nothing_quarantined
 
+    @property
+    def policy(self) -> Policy:
+        return Policy.STRICT if self.is_strict else Policy.FALLBACK
+
 
 @dataclass(frozen=True, slots=True)
 class SendOffer:
@@ -67,13 +72,22 @@ class BecameReady:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Deterministic; `lines` are sentences for people. `is_strict`: our own doing."""
+    """Deterministic; `lines` are sentences for people. `is_ours`: the engine would go on."""
 
     reasons: tuple[Reason, ...]
-    is_strict: bool = False
+    is_ours: bool = False
+    lines: tuple[str, ...] = ()
+    exit_code: int = 0  # where it is known
 
 
-HandshakeEffect = SendOffer | SendPlan | BecameReady | Refused
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The engine broke the protocol above the frame level."""
+
+    text: str
+
+
+HandshakeEffect = SendOffer | SendPlan | BecameReady | Refused | Broken
 
 
 class Handshake:
@@ -85,7 +99,7 @@ class Handshake:
         self.hello: Hello | None = None
         self.quarantine: Sequence[QuarantineRecord] = ()
         self.caps: Caps | None = None
-        self.choice: ModeChoice | None = None
+        self.choice: Choice | None = None
         self.probes: list[Probe] = []
         self.progress: Progress | None = None
         self.ready: Ready | None = None
@@ -95,9 +109,14 @@ class Handshake:
     def phase(self) -> str:
         if self.ready is not None:
             return "running"
-        if self.choice is not None:
+        if self.choice is not None and not self.choice.refusals:
             return "loading"
         return "handshake" if self.hello is not None else "launch"
+
+    @property
+    def rows(self) -> Sequence[ModeRow]:
+        """The table of modes; before READY it shows what is going to run, before CAPS nothing."""
+        return self.choice.rows if self.choice is not None else ()
 
     @property
     def waits_for(self) -> str:
@@ -119,10 +138,9 @@ class Handshake:
                 self.probes.append(message)
                 return []
             case Ready():
-                self.ready = message
-                return [BecameReady(message)]
+                return self._on_ready(message)
             case Refuse():
-                return [Refused(tuple(message.reasons))]
+                return [Refused(tuple(message.reasons), exit_code=message.exit_code)]
 
     def _on_hello(self, hello: Hello) -> list[HandshakeEffect]:
         self.hello = hello
@@ -144,10 +162,47 @@ class Handshake:
         ]
 
     def _on_caps(self, caps: Caps) -> list[HandshakeEffect]:
+        if fault := caps_fault(caps):
+            return [Broken(fault)]
         self.caps = caps
         wanted = self._wanted
-        choice = choose(caps, wanted.explicit, is_strict=wanted.is_strict)
+        choice = self.choice = choose(
+            wanted.modes,
+            wanted.explicit,
+            caps.configurations,
+            caps.reasons,
+            quarantine=self.quarantine,
+            policy=wanted.policy,
+            device=caps.device,
+        )
+        if choice.plan is None or choice.refusals:
+            return [_refused(choice)]
+        return [SendPlan(Plan(plan=choice.plan, rung=choice.ladder[0].name))]
+
+    def _on_ready(self, ready: Ready) -> list[HandshakeEffect]:
+        if self.choice is None:
+            raise RuntimeError("READY before CAPS passed the peer")
+        choice = self.choice = self.choice.running(ready.plan, self.probes)
         if choice.refusals:
-            return [Refused(choice.refusals, is_strict=True)]
-        self.choice = choice
-        return [SendPlan(Plan(plan=choice.plan))]
+            return [_refused(choice)]
+        self.ready = ready
+        return [BecameReady(ready)]
+
+
+def caps_fault(caps: Caps) -> str:
+    """What is wrong with CAPS beyond its schema; empty where nothing is."""
+    count = len(caps.reasons)
+    for configuration in caps.configurations:
+        named = [*configuration.missing, *(s.reason for s in configuration.shortfalls)]
+        if any(index >= count for index in named):
+            return f"CAPS names reason {max(named)} of {count}"
+    return ""
+
+
+def _refused(choice: Choice) -> Refused:
+    return Refused(
+        choice.refusals,
+        is_ours=True,
+        lines=choice.refusal_lines,
+        exit_code=ExitCode.CONFIG_REFUSED,
+    )

@@ -16,13 +16,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, assert_never
 
+from strata_protocol.exit_codes import ExitCode
 from strata_protocol.messages import ModePlan, Reason
 
 from strata.engines.blame import is_in_step
 from strata.engines.crash_memory import CrashMemory
 from strata.engines.engine_log import newest_epoch
 from strata.engines.epoch import EngineSetup, Epoch
-from strata.engines.exits import EngineExit, ExitClass
+from strata.engines.exits import UNUSABLE, EngineExit, ExitClass
+from strata.engines.handshake import Refused
+from strata.engines.modes import sentence, sentences
 from strata.engines.port import EngineListener, EngineLost
 from strata.engines.quarantine import QuarantineRow
 from strata.engines.restart import (
@@ -33,7 +36,7 @@ from strata.engines.restart import (
     StayDown,
     Stopped,
 )
-from strata.errors import StrictError
+from strata.errors import EngineUnusableError, StrictError
 
 INPUT_POLL_S = 2.0  # how often a refused start looks whether its inputs changed
 
@@ -115,7 +118,7 @@ class EngineOwner:
 
     async def run(self) -> None:
         """Returns after `stop`, once no engine is left. Raises StrictError when `--strict`
-        refuses the first start."""
+        refuses the first start, EngineUnusableError when this engine cannot run here at all."""
         try:
             while True:
                 self._found = await asyncio.to_thread(_fingerprint, self._inputs)
@@ -228,10 +231,10 @@ class EngineOwner:
     async def _stay_down(self, exited: EngineExit) -> None:
         refused = self.view.epoch.refused if self.view.epoch is not None else None
         reasons = list(refused.reasons) if refused is not None else []
-        if refused is not None and refused.is_strict and not self._was_ever_ready:
-            raise StrictError([r.text for r in reasons])
+        if refused is not None and not self._was_ever_ready:
+            self._end_service(refused)
         self.view.reasons = reasons or [Reason(code="engine.refused", text=exited.text)]
-        text = "; ".join(r.text for r in self.view.reasons)
+        text = sentences(self.view.reasons)
         log.error("the engine refuses to start: %s", text)
         self._listener.on_down("engine_refused", f"the engine refuses to start: {text}", 55.0)
         self._show(EngineState.REFUSED)
@@ -242,6 +245,14 @@ class EngineOwner:
             if await asyncio.to_thread(_fingerprint, self._inputs) != self._found:
                 log.info("the model file or the engine changed; starting again")
                 return
+
+    def _end_service(self, refused: Refused) -> None:
+        """Raises where staying up is pointless: what was started can never come right by itself,
+        or --strict wants no less than what was asked."""
+        if refused.exit_code in UNUSABLE:
+            raise EngineUnusableError("; ".join(r.text for r in refused.reasons), refused.exit_code)
+        if self._setup.wanted.is_strict and refused.exit_code == ExitCode.CONFIG_REFUSED:
+            raise StrictError(list(refused.lines) or [sentence(r) for r in refused.reasons])
 
     async def _wait(self, state: EngineState, delay_s: float) -> None:
         self.view.next_start_s = asyncio.get_running_loop().time() + delay_s

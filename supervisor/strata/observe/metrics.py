@@ -21,7 +21,6 @@ from prometheus_client import (
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from strata_protocol.messages import ModeState
 
 from strata.engines.exits import EngineExit
 from strata.observe.status import Status
@@ -189,7 +188,7 @@ class Metrics:
             self._engine_state.labels(state).set(status.state == state)
         self._mode_disabled.clear()
         for row in status.modes:
-            if row.state is not ModeState.READY and row.requested != row.runs:
+            if not row.is_as_asked:
                 for reason in row.because:
                     self._mode_disabled.labels(row.name, reason.code).set(1)
         self._engine_uptime.set(engine.uptime_s if engine else 0)

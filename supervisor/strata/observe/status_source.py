@@ -8,10 +8,8 @@ import time
 from dataclasses import dataclass
 from importlib import metadata
 
-from strata_protocol.messages import ModeState, Reason
-
 from strata.engines.epoch import Epoch
-from strata.engines.modes import ModeRow, mode_rows
+from strata.engines.modes import ModeRow, row_text, sentences
 from strata.engines.owner import EngineOwner, EngineState
 from strata.observe.metrics import Metrics
 from strata.observe.status import (
@@ -44,7 +42,6 @@ class ServiceFacts:
     file_bytes: int
     url: str
     run_dir: str
-    explicit: frozenset[str]  # modes the operator set
     started_s: float  # monotonic
     version: str
 
@@ -109,14 +106,10 @@ class StatusSource:
     def mode_rows(self) -> list[ModeRow]:
         """The table of modes; empty before the engine's first CAPS."""
         epoch = self._owner.view.epoch
-        if epoch is None or epoch.handshake.caps is None:
-            return []
-        shake = epoch.handshake
-        return mode_rows(epoch.handshake.caps, shake.ready, shake.probes)
+        return [] if epoch is None else list(epoch.handshake.rows)
 
     def _degraded(self, rows: list[ModeRow]) -> list[ModeRow]:
-        explicit = self._facts.explicit
-        return [r for r in rows if r.state is not ModeState.READY and r.name in explicit]
+        return [row for row in rows if row.is_set and not row.is_as_asked]
 
     def _state(self, degraded: list[ModeRow]) -> tuple[str, str]:
         view = self._owner.view
@@ -132,16 +125,14 @@ class StatusSource:
                 if epoch is not None and epoch.is_stopped:
                     return "degraded", "the engine is stopped by a signal or a debugger"
                 if degraded:
-                    return "degraded", "; ".join(
-                        f"{r.name} runs {r.runs}, requested {r.requested}" for r in degraded
-                    )
+                    return "degraded", "; ".join(row_text(row) for row in degraded)
                 return "ready", ""
             case EngineState.LOADING:
                 return "loading", self._loading_reason()
             case EngineState.RESTARTING:
                 return "restarting", f"the engine {view.last_exit.text}" if view.last_exit else ""
             case EngineState.HOLD | EngineState.REFUSED:
-                return view.state.value, "; ".join(_sentence(r) for r in view.reasons)
+                return view.state.value, sentences(view.reasons)
             case EngineState.STOPPED:
                 return "stopped", "the engine has been ended"
 
@@ -195,6 +186,14 @@ class StatusSource:
         )
 
 
+def _device(epoch: Epoch) -> str:
+    """The device's own name: CAPS knows the one that was chosen, HELLO the backend's first."""
+    caps, hello = epoch.handshake.caps, epoch.handshake.hello
+    if caps is not None and caps.device.name:
+        return caps.device.name
+    return hello.device if hello is not None else ""
+
+
 def _engine(epoch: Epoch | None, service: EngineService, now: float) -> EngineStatus | None:
     if epoch is None or epoch.process is None or epoch.process.returncode is not None:
         return None
@@ -207,7 +206,7 @@ def _engine(epoch: Epoch | None, service: EngineService, now: float) -> EngineSt
         uptime_s=now - epoch.process.started_s,
         build=shake.hello.build if shake.hello else "",
         backend=shake.hello.backend if shake.hello else "",
-        device=shake.hello.device if shake.hello else "",
+        device=_device(epoch),
         isa=shake.caps.host.isa if shake.caps else "",
         load_ms=shake.ready.load_ms + shake.ready.warm_ms if shake.ready else 0.0,
         rss_bytes=stats.rss_bytes if stats else 0,
@@ -219,7 +218,3 @@ def _engine(epoch: Epoch | None, service: EngineService, now: float) -> EngineSt
             phase=progress.phase, done=progress.done, total=progress.total, unit=progress.unit
         ),
     )
-
-
-def _sentence(reason: Reason) -> str:
-    return f"{reason.text} [{reason.code}]"

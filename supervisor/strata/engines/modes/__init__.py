@@ -1,0 +1,36 @@
+"""The choice of modes: what runs, why it is not more, and what may run after it."""
+
+from strata.engines.modes.axes import AXES, MODE_KEYS, wanted_modes
+from strata.engines.modes.checklist import MissingKernel, missing_kernels
+from strata.engines.modes.choice import Choice, choose
+from strata.engines.modes.ladder import Rung
+from strata.engines.modes.offered import Policy
+from strata.engines.modes.quarantined import QUARANTINED, Quarantined
+from strata.engines.modes.rows import (
+    ModeRow,
+    bytes_text,
+    refusal_lines,
+    row_text,
+    sentence,
+    sentences,
+)
+
+__all__ = [
+    "AXES",
+    "MODE_KEYS",
+    "QUARANTINED",
+    "Choice",
+    "MissingKernel",
+    "ModeRow",
+    "Policy",
+    "Quarantined",
+    "Rung",
+    "bytes_text",
+    "choose",
+    "missing_kernels",
+    "refusal_lines",
+    "row_text",
+    "sentence",
+    "sentences",
+    "wanted_modes",
+]

@@ -1,0 +1,86 @@
+"""Missing kernels as a to-do list for whoever writes them: one entry for each operation and its
+types, with the shapes and tensors that want it and the modes that wait for it.
+
+The engine's reasons name each operation as `describe` in engine/plan/op.cpp writes it:
+`no kernel for OP key=value ... +feature (TENSOR) and N more like it: why each kernel refused`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+from strata_protocol.messages import Reason
+
+from strata.engines.modes.rows import ModeRow
+
+MISSING = "kernel.missing"
+
+_REASON = re.compile(
+    r"no kernel for (?P<op>\S+)(?P<facts>(?: [a-z_]+=\S+)*)(?P<features>(?: \+\S+)*)"
+    r"(?: \((?P<tensor>[^)]*)\))?(?: and (?P<more>\d+) more like it)?(?:: (?P<why>.*))?"
+)
+_TYPES = ("weight", "act", "kv")
+
+
+class MissingKernel(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the list. `op` is empty where the reason could not be read; `texts` has it."""
+
+    op: str
+    types: str  # "weight=iq4_nl act=int8"
+    features: list[str] = []
+    shapes: list[str] = []  # "n=640 k=2048 rows=12 sequences=4"
+    tensors: list[str] = []
+    operations: int = 0  # of a step that want it, all shapes together
+    modes: list[str] = []  # that wait for it
+    texts: list[str] = []  # the engine's own sentences
+
+
+def missing_kernels(rows: Sequence[ModeRow], others: Sequence[Reason] = ()) -> list[MissingKernel]:
+    """The entries, in the order in which the rows name them; `others` are of no single mode."""
+    entries: dict[tuple[str, ...], _Entry] = {}
+    named = [(row.name, reason) for row in rows for reason in row.because]
+    for mode, reason in [*named, *(("", reason) for reason in others)]:
+        if reason.code == MISSING:
+            _add(entries, mode, reason)
+    return [entry.finished(*key[:2]) for key, entry in entries.items()]
+
+
+class _Entry:
+    def __init__(self) -> None:
+        self.features: dict[str, None] = {}
+        self.shapes: dict[str, None] = {}
+        self.tensors: dict[str, None] = {}
+        self.modes: dict[str, None] = {}
+        self.texts: dict[str, int] = {}  # and how many operations each stands for
+
+    def finished(self, op: str, types: str) -> MissingKernel:
+        return MissingKernel(
+            op=op,
+            types=types,
+            features=list(self.features),
+            shapes=list(self.shapes),
+            tensors=list(self.tensors),
+            operations=sum(self.texts.values()),
+            modes=list(self.modes),
+            texts=list(self.texts),
+        )
+
+
+def _add(entries: dict[tuple[str, ...], _Entry], mode: str, reason: Reason) -> None:
+    found = _REASON.fullmatch(reason.text)
+    if found is None:
+        entry = entries.setdefault(("", "", reason.text), _Entry())
+        entry.texts[reason.text] = 1
+        entry.modes |= {mode: None} if mode else {}
+        return
+    facts = found["facts"].split()
+    types = " ".join(fact for fact in facts if fact.partition("=")[0] in _TYPES)
+    shape = " ".join(fact for fact in facts if fact.partition("=")[0] not in _TYPES)
+    entry = entries.setdefault((found["op"], types, found["features"]), _Entry())
+    entry.features |= dict.fromkeys(f.removeprefix("+") for f in found["features"].split())
+    entry.shapes |= {shape: None} if shape else {}
+    entry.tensors |= {found["tensor"]: None} if found["tensor"] else {}
+    entry.modes |= {mode: None} if mode else {}
+    entry.texts[reason.text] = 1 + int(found["more"] or 0)

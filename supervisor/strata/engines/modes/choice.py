@@ -1,0 +1,98 @@
+"""Chooses the configuration that runs from those the engine can run, and says why it is not more.
+
+A pure function of what was asked, what the engine reported, quarantine and policy; `offered.py` has
+the order, `because.py` the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from strata_protocol.messages import (
+    Configuration,
+    DeviceFacts,
+    ModePlan,
+    Probe,
+    Reason,
+    WantedModes,
+)
+
+from strata.engines.modes.axes import AXES
+from strata.engines.modes.because import build_rows, why_nothing
+from strata.engines.modes.ladder import Rung, build_ladder, rung_name
+from strata.engines.modes.offered import Offered, Policy
+from strata.engines.modes.quarantined import Quarantined
+from strata.engines.modes.rows import ModeRow, refusal_lines, refusal_reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`refusals` not empty: do not start. `configuration` is None where nothing can run."""
+
+    offered: Offered
+    configuration: Configuration | None
+    rows: tuple[ModeRow, ...] = ()
+    ladder: tuple[Rung, ...] = ()  # what runs, then plainer and plainer configurations
+    refusals: tuple[Reason, ...] = ()
+    refusal_lines: tuple[str, ...] = ()  # the refusals for people
+
+    @property
+    def plan(self) -> ModePlan | None:
+        return self.configuration.plan if self.configuration is not None else None
+
+    def running(self, plan: ModePlan, probes: Sequence[Probe]) -> Choice:
+        """The same after READY: `plan` is what really runs. Refuses where the policy is strict
+        and the probes have taken out what the operator set."""
+        if self.configuration is None:
+            return self
+        rows = build_rows(self.offered, self.configuration, plan, probes)
+        return _judged(self.offered, self.configuration, rows, self.ladder)
+
+
+def choose(
+    wanted: WantedModes,
+    explicit: AbstractSet[str],
+    configurations: Sequence[Configuration],
+    reasons: Sequence[Reason],
+    *,
+    quarantine: Sequence[Quarantined] = (),
+    policy: Policy = Policy.FALLBACK,
+    device: DeviceFacts | None = None,
+) -> Choice:
+    """The choice; the same for the same arguments.
+
+    `configurations` begins with what was asked, `explicit` names the axes that the operator set.
+    """
+    offered = Offered(
+        wanted, explicit, configurations, reasons, quarantine, policy, device or DeviceFacts()
+    )
+    candidates = [c for c in configurations if offered.is_candidate(c)]
+    if not candidates:
+        why = why_nothing(offered)
+        lines = tuple(refusal_lines([], why))
+        return Choice(offered, None, refusals=tuple(why), refusal_lines=lines)
+    chosen = min(candidates, key=offered.rank)
+    top = rung_name(chosen.plan, [axis for axis in AXES if offered.is_given_up(axis, chosen)])
+    rows = build_rows(offered, chosen, chosen.plan, ())
+    return _judged(offered, chosen, rows, build_ladder(top, chosen.plan, candidates))
+
+
+def _judged(
+    offered: Offered,
+    configuration: Configuration,
+    rows: tuple[ModeRow, ...],
+    ladder: tuple[Rung, ...],
+) -> Choice:
+    refused = [row for row in rows if row.is_set and not row.is_as_asked]
+    if offered.policy is Policy.FALLBACK:
+        refused = []
+    return Choice(
+        offered,
+        configuration,
+        rows,
+        ladder,
+        tuple(refusal_reasons(refused)),
+        tuple(refusal_lines(refused)),
+    )

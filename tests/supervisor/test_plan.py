@@ -1,0 +1,138 @@
+"""`plan`: the table, the checklist, memory that adds up, and what fits, which is true."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from strata.engines.modes import MissingKernel, ModeRow, missing_kernels
+from strata_protocol.messages import ModeState, Reason
+
+from tests.supervisor.conftest import write_fake
+from tests.supervisor.test_serve import MODEL, command
+
+KERNEL = (
+    "no kernel for matmul weight=iq4_nl act=int8 n=640 k=2048 rows=4 +bias"
+    " (blk.0.ffn_down.weight) and 31 more like it: matmul.q4: weight is iq4_nl"
+)
+ATTENTION = "no kernel for attention kv=f16 heads=4 sequences=4"
+
+
+async def plan(folder: Path, behaviour: dict[str, object], *flags: str) -> tuple[int | None, str]:
+    engine = str(write_fake(folder, [{"silent_at": "plan", **behaviour}]))
+    return await command("plan", str(MODEL), "--engine", engine, *flags)
+
+
+async def report(folder: Path, behaviour: dict[str, object], *flags: str) -> dict[str, Any]:
+    code, text = await plan(folder, behaviour, *flags, "--json")
+    assert code == 0, text
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def rule(axis: str, above: int, code: str, text: str, **more: object) -> dict[str, object]:
+    return {"axis": axis, "above": above, "code": code, "text": text, **more}
+
+
+async def test_the_report_for_people(tmp_path: Path) -> None:
+    rules = [rule("batch", 2, "kernel.missing", KERNEL)]
+    code, text = await plan(tmp_path, {"rules": rules, "batch": 256}, "--batch", "8")
+    assert code == 0
+    assert "fake-model" in text
+    assert "device fake device" in text
+    lines = text.splitlines()
+    i = lines.index("missing kernels:")
+    assert lines[i + 1 :] == [
+        "  [ ] matmul weight=iq4_nl act=int8 +bias  for batch",
+        "        n=640 k=2048 rows=4",
+        "        blk.0.ffn_down.weight and 31 more",
+    ]
+    assert "largest context that fits: 256 tokens, with batch 2" in lines
+    assert "largest batch that fits: 2, with max_context 256" in lines
+    memory = lines[lines.index("memory:") + 1 :][:4]
+    assert [line.split()[0] for line in memory] == [
+        "weights.mapped", "kv", "total", "available",
+    ]  # fmt: skip
+    assert "512 tokens of 64 bytes" in memory[1]
+
+
+async def test_json_has_the_same_facts_and_memory_adds_up(tmp_path: Path) -> None:
+    rules = [rule("batch", 2, "kernel.missing", KERNEL)]
+    found = await report(tmp_path, {"rules": rules, "batch": 256}, "--batch", "8")
+    assert found["plan"]["batch"] == 2
+    assert found["memory_total_bytes"] == sum(part["bytes"] for part in found["memory"])
+    assert found["memory_available_bytes"] == 1 << 30
+    assert found["largest"] == {"max_context": 256, "batch": 2}
+    assert found["missing"][0]["tensors"] == ["blk.0.ffn_down.weight"]
+    assert found["missing"][0]["operations"] == 32
+    assert found["ladder"][0]["name"] == "batch-2"
+    assert found["device"]["name"] == "fake device"
+    assert found["refusals"] == []
+
+
+@pytest.mark.parametrize("limits", [True, False])
+async def test_what_is_said_to_fit_fits_and_one_more_does_not(tmp_path: Path, limits: bool) -> None:
+    """Whether the engine gives less by itself or only says that the asked value is missing."""
+    budget = "no memory for more"
+    behaviour: dict[str, object] = {
+        "batch": 97,
+        "max_context": 9000,
+        "model_context": 32768,
+        "rules": [rule("max_context", 5000, "mem.kv_budget", budget, limits=limits)],
+    }
+    found = await report(tmp_path, behaviour, "--batch", "8", "--max-context", "4096")
+    assert found["largest"] == {"max_context": 5000, "batch": 97}
+    fits = ("--max-context", "5000", "--batch", "8", "--strict")
+    assert (await report(tmp_path, behaviour, *fits))["plan"]["max_context"] == 5000
+    code, text = await plan(tmp_path, behaviour, "--max-context", "5001", "--strict")
+    assert code == 78
+    assert budget in text
+    fits = ("--max-context", "4096", "--batch", "97", "--strict")
+    assert (await report(tmp_path, behaviour, *fits))["plan"]["batch"] == 97
+
+
+async def test_nothing_that_runs_is_a_report_and_a_refusal(tmp_path: Path) -> None:
+    rules = [rule("batch", 0, "kernel.missing", ATTENTION)]
+    code, text = await plan(tmp_path, {"rules": rules})
+    assert code == 78
+    assert "  [ ] attention kv=f16\n        heads=4 sequences=4\n" in text
+    assert f"nothing of it can run here:\n  {ATTENTION} [kernel.missing]\n" in text
+
+
+async def test_an_engine_that_fails_is_one_error(tmp_path: Path) -> None:
+    code, text = await plan(tmp_path, {"die_at": "hello", "exit": 70})
+    assert code == 70
+    assert "exited with status 70" in text
+    (tmp_path / "script.json.starts").unlink()
+    refuse = [{"code": "model.architecture", "text": "an architecture of the future"}]
+    code, text = await plan(tmp_path, {"refuse": refuse})
+    assert code == 78
+    assert "an architecture of the future [model.architecture]" in text
+
+
+def test_the_checklist_groups_by_operation_and_types() -> None:
+    other = KERNEL.replace("n=640", "n=128").replace("blk.0", "blk.1").replace("and 31", "and 2")
+
+    def row(name: str, *texts: str) -> ModeRow:
+        because = [Reason(code="kernel.missing", text=text) for text in texts]
+        budget = Reason(code="mem.kv_budget", text="38 GiB are free")
+        return ModeRow(
+            name=name, state=ModeState.LIMITED, requested="8", runs="1", because=[*because, budget]
+        )
+
+    found = missing_kernels([row("batch", KERNEL, other), row("spec", KERNEL, "no idea why")])
+    assert found == [
+        MissingKernel(
+            op="matmul",
+            types="weight=iq4_nl act=int8",
+            features=["bias"],
+            shapes=["n=640 k=2048 rows=4", "n=128 k=2048 rows=4"],
+            tensors=["blk.0.ffn_down.weight", "blk.1.ffn_down.weight"],
+            operations=35,
+            modes=["batch", "spec"],
+            texts=[KERNEL, other],
+        ),
+        MissingKernel(op="", types="", operations=1, modes=["spec"], texts=["no idea why"]),
+    ]
