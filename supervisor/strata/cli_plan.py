@@ -42,6 +42,7 @@ from strata.engines.modes import (
     choose,
     missing_kernels,
     sentence,
+    usable_bytes,
     wanted_modes,
 )
 from strata.engines.process import Launch
@@ -64,7 +65,7 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     ladder: list[Rung]  # what would run, then plainer and plainer configurations
     memory: list[MemoryPart]
     memory_total_bytes: int
-    memory_available_bytes: int
+    memory_available_bytes: int  # and may be used
     missing: list[MissingKernel]
     largest: Largest | None
     refusals: list[Reason]  # why nothing runs, or why --strict refuses
@@ -142,7 +143,7 @@ def _report(hello: Hello, caps: Caps, choice: Choice, largest: Largest | None) -
         ladder=list(choice.ladder),
         memory=memory,
         memory_total_bytes=sum(part.bytes for part in memory),
-        memory_available_bytes=device.memory_available_bytes or caps.host.memory_available_bytes,
+        memory_available_bytes=usable_bytes(choice.offered.wanted, device),
         missing=missing_kernels(choice.rows, choice.refusals if choice.plan is None else ()),
         largest=largest,
         refusals=list(choice.refusals),
@@ -223,6 +224,7 @@ def checklist_lines(kernel: MissingKernel) -> list[str]:
     lines += [f"        {shape}" for shape in kernel.shapes]
     if kernel.tensors:
         shown = ", ".join(kernel.tensors[:TENSORS_SHOWN])
-        more = kernel.operations - min(len(kernel.tensors), TENSORS_SHOWN)
+        more = len(kernel.tensors) - TENSORS_SHOWN
         lines.append(f"        {shown}" + (f" and {more} more" if more > 0 else ""))
+    lines.append(f"        {kernel.operations} in a step")
     return lines

@@ -124,7 +124,7 @@ def test_a_feature_that_is_off_is_unsupported() -> None:
     assert choice.ladder[0].name == "no-drafts"
 
 
-def test_what_would_run_at_a_price_says_the_price() -> None:
+def test_what_was_asked_together_is_said_first() -> None:
     def configured(lacks: list[int], **values: object) -> Configuration:
         return Configuration(plan=msgspec.structs.replace(PLAN, **values), missing=lacks)
 
@@ -136,11 +136,27 @@ def test_what_would_run_at_a_price_says_the_price() -> None:
     choice = choose(WantedModes(), frozenset(), configurations, [ROWS])
     assert choice.plan == configurations[1].plan
     assert because(choice, "batch") == [(ROWS.code, ROWS.text)]
-    configurations[0] = configured([0], prefill=512, activations="f32", kv="int8")
-    choice = choose(WantedModes(prefill=512), {"kv"}, configurations, [ROWS])
-    assert choice.plan == configurations[1].plan
-    conflict = "batch 8 would run only with max_context 1024, prefill 1"
-    assert because(choice, "batch") == [(CONFLICT, conflict), (ROWS.code, ROWS.text)]
+
+
+def test_a_context_that_was_left_open_moves_nothing_else() -> None:
+    world = World({"batch": (8, 1), "activations": ("int8", "f32")})
+    configurations = [
+        msgspec.structs.replace(
+            c,
+            plan=msgspec.structs.replace(
+                c.plan, max_context=4096 if c.plan.activations == "f32" else 1024
+            ),
+        )
+        for c in world.configurations()
+    ]
+    choice = choose(WantedModes(), frozenset(), configurations, [])
+    assert choice.plan == configurations[0].plan
+    wanted = WantedModes(max_context=4096)
+    choice = choose(wanted, {"max_context"}, configurations, [])
+    assert choice.plan is not None
+    assert (choice.plan.max_context, choice.plan.activations) == (4096, "f32")
+    conflict = (CONFLICT, "activations int8 would run only with max_context 1024")
+    assert because(choice, "activations") == [conflict]
 
 
 def test_a_value_that_the_engine_never_names_is_said_to_be_missing() -> None:

@@ -47,7 +47,8 @@ async def test_the_report_for_people(tmp_path: Path) -> None:
     assert lines[i + 1 :] == [
         "  [ ] matmul weight=iq4_nl act=int8 +bias  for batch",
         "        n=640 k=2048 rows=4",
-        "        blk.0.ffn_down.weight and 31 more",
+        "        blk.0.ffn_down.weight",
+        "        32 in a step",
     ]
     assert "largest context that fits: 256 tokens, with batch 2" in lines
     assert "largest batch that fits: 2, with max_context 256" in lines
@@ -97,7 +98,7 @@ async def test_nothing_that_runs_is_a_report_and_a_refusal(tmp_path: Path) -> No
     rules = [rule("batch", 0, "kernel.missing", ATTENTION)]
     code, text = await plan(tmp_path, {"rules": rules})
     assert code == 78
-    assert "  [ ] attention kv=f16\n        heads=4 sequences=4\n" in text
+    assert "  [ ] attention kv=f16\n        heads=4 sequences=4\n        1 in a step\n" in text
     assert f"nothing of it can run here:\n  {ATTENTION} [kernel.missing]\n" in text
 
 
@@ -113,7 +114,11 @@ async def test_an_engine_that_fails_is_one_error(tmp_path: Path) -> None:
 
 
 def test_the_checklist_groups_by_operation_and_types() -> None:
-    other = KERNEL.replace("n=640", "n=128").replace("blk.0", "blk.1").replace("and 31", "and 2")
+    other = (
+        KERNEL.replace("n=640", "n=128")
+        .replace("blk.0", "blk.1")
+        .replace("and 31 more like it", "and 2 more like it (blk.2-3.ffn_down.weight)")
+    )
 
     def row(name: str, *texts: str) -> ModeRow:
         because = [Reason(code="kernel.missing", text=text) for text in texts]
@@ -129,7 +134,11 @@ def test_the_checklist_groups_by_operation_and_types() -> None:
             types="weight=iq4_nl act=int8",
             features=["bias"],
             shapes=["n=640 k=2048 rows=4", "n=128 k=2048 rows=4"],
-            tensors=["blk.0.ffn_down.weight", "blk.1.ffn_down.weight"],
+            tensors=[
+                "blk.0.ffn_down.weight",
+                "blk.1.ffn_down.weight",
+                "blk.2-3.ffn_down.weight",
+            ],
             operations=35,
             modes=["batch", "spec"],
             texts=[KERNEL, other],

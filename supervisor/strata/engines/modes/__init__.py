@@ -3,6 +3,7 @@
 from strata.engines.modes.axes import AXES, MODE_KEYS, wanted_modes
 from strata.engines.modes.checklist import MissingKernel, missing_kernels
 from strata.engines.modes.choice import Choice, choose
+from strata.engines.modes.device_rows import usable_bytes
 from strata.engines.modes.ladder import Rung
 from strata.engines.modes.offered import Policy
 from strata.engines.modes.quarantined import QUARANTINED, Quarantined
@@ -32,5 +33,6 @@ __all__ = [
     "row_text",
     "sentence",
     "sentences",
+    "usable_bytes",
     "wanted_modes",
 ]

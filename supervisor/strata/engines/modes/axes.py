@@ -117,7 +117,7 @@ def _switch(name: str, group: Group, auto: Value | None = None) -> Axis:
 # In the order in which people read them.
 AXES: tuple[Axis, ...] = (
     _numeric("batch", Group.BATCH),
-    _numeric("max_context", Group.CONTEXT, is_size=True),
+    _numeric("max_context", Group.CONTEXT, is_derived=True, is_size=True),
     Axis("kv", Group.KV, "auto", _other_type, _exactness),
     Axis("activations", Group.ACTIVATIONS, "auto", _other_type, _exactness),
     _numeric("prefill", Group.PREFILL),

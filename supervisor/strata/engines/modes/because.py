@@ -76,8 +76,6 @@ def _reasons(offered: Offered, axis: Axis, chosen: Configuration) -> list[Reason
     has_more = offered.loss(axis, nearest.plan) < offered.loss(axis, chosen.plan)
     if has_more and offered.is_runnable(nearest):
         found.append(_conflict(offered, axis, nearest, chosen))
-        # That it would run says why this was given up, not why all of it cannot run together.
-        found += _missing(offered, offered.configurations[0])
     if any(reason.code == QUARANTINED and _is_own(offered, reason) for reason in found):
         found = [r for r in found if r.code != QUARANTINED or _is_own(offered, r)]
     return found or [_not_offered(offered, axis)]

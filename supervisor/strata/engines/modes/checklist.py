@@ -2,7 +2,8 @@
 types, with the shapes and tensors that want it and the modes that wait for it.
 
 The engine's reasons name each operation as `describe` in engine/plan/op.cpp writes it:
-`no kernel for OP key=value ... +feature (TENSOR) and N more like it: why each kernel refused`.
+`no kernel for OP key=value ... +feature (TENSOR) and N more like it (TENSORS): why not`, where
+`blk.1-29.attn_k.weight` stands for the same tensor of several layers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ MISSING = "kernel.missing"
 
 _REASON = re.compile(
     r"no kernel for (?P<op>\S+)(?P<facts>(?: [a-z_]+=\S+)*)(?P<features>(?: \+\S+)*)"
-    r"(?: \((?P<tensor>[^)]*)\))?(?: and (?P<more>\d+) more like it)?(?:: (?P<why>.*))?"
+    r"(?: \((?P<tensor>[^)]*)\))?(?: and (?P<more>\d+) more like it(?: \((?P<others>[^)]*)\))?)?"
+    r"(?:: (?P<why>.*))?"
 )
 _TYPES = ("weight", "act", "kv")
 
@@ -31,7 +33,7 @@ class MissingKernel(msgspec.Struct, frozen=True, kw_only=True):
     types: str  # "weight=iq4_nl act=int8"
     features: list[str] = []
     shapes: list[str] = []  # "n=640 k=2048 rows=12 sequences=4"
-    tensors: list[str] = []
+    tensors: list[str] = []  # "blk.0.attn_k.weight", "blk.1-29.attn_k.weight"
     operations: int = 0  # of a step that want it, all shapes together
     modes: list[str] = []  # that wait for it
     texts: list[str] = []  # the engine's own sentences
@@ -82,5 +84,6 @@ def _add(entries: dict[tuple[str, ...], _Entry], mode: str, reason: Reason) -> N
     entry.features |= dict.fromkeys(f.removeprefix("+") for f in found["features"].split())
     entry.shapes |= {shape: None} if shape else {}
     entry.tensors |= {found["tensor"]: None} if found["tensor"] else {}
+    entry.tensors |= dict.fromkeys(found["others"].split(", ") if found["others"] else ())
     entry.modes |= {mode: None} if mode else {}
     entry.texts[reason.text] = 1 + int(found["more"] or 0)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from strata_protocol.messages import Configuration, ModeState, Reason
+from strata_protocol.messages import Configuration, DeviceFacts, ModeState, Reason, WantedModes
 
 from strata.engines.modes.offered import Offered
 from strata.engines.modes.rows import ModeRow, bytes_text
 
 DEVICE_MEMORY = "device.memory"
+
+
+def usable_bytes(want: WantedModes, device: DeviceFacts) -> int:
+    """Bytes of the device's memory that are available and may be used; 0: not known."""
+    available = device.memory_available_bytes
+    return min(want.device_memory, available) if want.device_memory and available else available
 
 
 def build_device_rows(offered: Offered, chosen: Configuration) -> tuple[ModeRow, ModeRow]:
@@ -21,8 +27,7 @@ def build_device_rows(offered: Offered, chosen: Configuration) -> tuple[ModeRow,
         is_set="device" in explicit,
     )
     because = offered.shortfalls("device_memory", chosen)
-    available = facts.memory_available_bytes
-    usable = min(want.device_memory, available) if want.device_memory and available else available
+    available, usable = facts.memory_available_bytes, usable_bytes(want, facts)
     if usable < want.device_memory and available and not because:
         text = f"{facts.name or 'the device'} has {bytes_text(available)} available"
         because.append(Reason(code=DEVICE_MEMORY, text=text))

@@ -108,7 +108,9 @@ class Offered:
             is_cheap = (axis.group, True) in lost and self._is_left_more_exact(axis, configuration)
             lost[axis.group, is_cheap] += self.loss(axis, configuration.plan)
         groups = {axis.group for axis in given_up}
-        return (float(len(by_operator)), float(len(groups)), *lost.values())
+        # Of two that give up the same, the longer context.
+        context = -float(configuration.plan.max_context)
+        return (float(len(by_operator)), float(len(groups)), *lost.values(), context)
 
     def _is_left_more_exact(self, axis: Axis, configuration: Configuration) -> bool:
         return is_auto(axis, self.wanted) and not self.is_less_exact(axis, configuration.plan)
