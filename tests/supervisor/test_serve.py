@@ -63,8 +63,8 @@ async def start(
     engine = write_fake(folder, behaviours or [{}])
     return await asyncio.create_subprocess_exec(
         "sh", "-c", f'{limits}; exec "$@"', "sh", sys.executable, "-m", "strata", verb,
-        "--model", str(MODEL), "--engine", str(engine), *flags,
-        *(("--port", "0", "--run-dir", str(folder / "run")) if verb == "serve" else ()),
+        "--model", str(MODEL), "--engine", str(engine),
+        *(("--port", "0", "--run-dir", str(folder / "run")) if verb == "serve" else ()), *flags,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": PYTHONPATH}, cwd=folder,
     )  # fmt: skip
