@@ -159,7 +159,6 @@ def make_rig(tmp_path: Path) -> RigMaker:
             wanted,
             run_dir,
             patience or Patience(),
-            has_beacon=True,
             quarantine_trial_s=config.quarantine_trial_s,
             clock=clock,
         )

@@ -99,7 +99,6 @@ class EngineSetup:
     wanted: Wanted
     run_dir: Path
     patience: Patience = Patience()
-    has_beacon: bool = False  # whether this engine takes a beacon's descriptor
     quarantine_trial_s: float = TRIAL_WAIT_S
     clock: Callable[[], float] = time.time  # of the quarantine's records
 
@@ -141,9 +140,7 @@ class Epoch:
     # --- life
 
     async def run(self) -> EngineExit:
-        if self._setup.has_beacon:
-            run_dir = self._setup.run_dir
-            self._beacon = await asyncio.to_thread(EpochBeacon.make, run_dir, self.number)
+        self._beacon = await asyncio.to_thread(EpochBeacon.make, self._setup.run_dir, self.number)
         try:
             return await self._run()
         finally:
