@@ -39,8 +39,8 @@ async def serve_together(rig: Rig, count: int = 4) -> None:
 
 
 async def provoke(rig: Rig, count: int = 4) -> None:
-    """Requests that share steps, whatever becomes of them."""
-    for handle in [await rig.submit([n], max_tokens=6) for n in range(1, count + 1)]:
+    """Requests long enough to share steps, whatever becomes of them."""
+    for handle in [await rig.submit([n], max_tokens=200) for n in range(1, count + 1)]:
         await collect(handle)
 
 
