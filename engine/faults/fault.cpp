@@ -9,8 +9,10 @@
 #include <iterator>
 #include <limits>
 #include <new>
+#include <stdexcept>
 #include <utility>
 
+#include "engine/base/assert.h"
 #include "engine/base/crash_handler.h"
 
 namespace strata::faults {
@@ -23,6 +25,8 @@ struct NamedAction {
 };
 constexpr NamedAction kActions[] = {{"segv", Action::Segv},
                                     {"abort", Action::Abort},
+                                    {"assert", Action::Assert},
+                                    {"terminate", Action::Terminate},
                                     {"ill", Action::Ill},
                                     {"exit1", Action::Exit1},
                                     {"loop", Action::Loop},
@@ -99,7 +103,8 @@ Fault parse_fault(std::string_view text) {
     if (named == std::end(kActions)) {
         refuse(text,
                "no action is named '" + std::string(name) +
-                   "'; there are segv, abort, ill, exit1, loop, stop, nan, throw, oom");
+                   "'; there are segv, abort, assert, terminate, ill, exit1, loop, stop, nan, "
+                   "throw, oom");
     }
     const std::string_view where = text.substr(0, at);
     const size_t colon = std::min(where.find(':'), where.size());
@@ -175,6 +180,10 @@ void happen_within(Action action) {
             read_what_is_not_there();
         case Action::Abort:
             std::abort();
+        case Action::Assert:
+            assert_failed(__FILE__, __LINE__, "false", "a fault was asked for");
+        case Action::Terminate:
+            throw std::runtime_error("a kernel threw");  // nothing catches within a kernel
         case Action::Ill:
             run_what_is_no_instruction();
         case Action::Exit1:

@@ -11,9 +11,9 @@
 //     ... token                   = NUMBER    some row of the step has this token id plan.FIELD OP
 //     VALUE    of the OpRequest, as --without-kernel takes it
 // with OP one of = != < <= > >=. Actions:
-//     segv abort ill exit1 loop stop   within the kernel, on whichever thread computes it
-//     nan                              the first value that the kernel wrote becomes NaN
-//     throw oom                        the launch throws device_lost or std::bad_alloc
+//     segv abort assert terminate ill exit1 loop stop   within the kernel, on whichever thread
+//     computes it nan                              the first value that the kernel wrote becomes
+//     NaN throw oom                        the launch throws device_lost or std::bad_alloc
 // "stop" (SIGSTOP) happens once, the others whenever the conditions hold.
 #pragma once
 
@@ -26,7 +26,19 @@
 
 namespace strata::faults {
 
-enum class Action : uint8_t { Segv, Abort, Ill, Exit1, Loop, Stop, Nan, Throw, Oom };
+enum class Action : uint8_t {
+    Segv,
+    Abort,
+    Assert,
+    Terminate,
+    Ill,
+    Exit1,
+    Loop,
+    Stop,
+    Nan,
+    Throw,
+    Oom
+};
 
 struct Condition {
     std::string field;

@@ -170,6 +170,27 @@ def check_crash(view: BeaconView, number: int) -> None:
     assert not view.exit_called
 
 
+@pytest.mark.parametrize(
+    ("action", "text"),
+    [
+        ("assert", r"assert: .*fault\.cpp:\d+: false: a fault was asked for"),
+        ("terminate", "terminate: a kernel threw"),
+    ],
+)
+def test_the_text_of_a_broken_invariant_is_kept(
+    faulty_engine_path: Path, model: Path, beacon: BeaconFile, action: str, text: str
+) -> None:
+    fault = f"swiglu*:step>=1@{action}"
+    with Engine(faulty_engine_path, beacon_fd=beacon.fd, fault=fault) as engine:
+        engine.boot(model, **MODES)
+        engine.send(submit(5, PROMPT, max_tokens=5))
+        assert engine.exit_code() == -signal.SIGABRT
+        assert re.search(text, engine.errors())
+    view = view_of(beacon)
+    assert re.fullmatch(text, view.assert_text)
+    check_crash(view, signal.SIGABRT)
+
+
 @pytest.mark.parametrize("when", ["phase=probe,mode=prefill", "phase=prefill"])
 def test_exit_within_a_kernel(
     faulty_engine_path: Path, model: Path, beacon: BeaconFile, when: str
