@@ -1,262 +1,154 @@
 #include "engine/backend/capability.h"
 
 #include <algorithm>
-#include <optional>
+#include <set>
 #include <utility>
 
-#include "engine/backend/candidates.h"
-#include "engine/backend/kv_budget.h"
-#include "engine/backend/memory_plan.h"
-#include "engine/backend/resolve.h"
-#include "engine/plan/limits.h"
+#include "engine/backend/mode_reports.h"
 
 namespace strata {
 
 namespace {
 
-// What became of planning one candidate: the finished mode and memory, or everything in its way.
-struct Evaluation {
-    ModePlan plan;
-    MemoryPlan memory;
-    KvBudget budget;
-    bool has_int8 = false;
-    std::vector<Reason> missing;
-};
-
-class Negotiator {
+// Collects the candidates and plans them, nearest first in the end.
+class Enumeration {
   public:
-    Negotiator(const Model& model,
-               const WantedModes& want,
-               const Registry& registry,
-               const HostFacts& host,
-               const std::vector<std::string>& quarantine)
-        : model_(model),
-          want_(want),
-          registry_(registry),
-          host_(host),
-          quarantine_(quarantine),
-          candidates_(list_candidates(want, quarantine_)) {}
+    Enumeration(Evaluator& evaluator, const Quarantine& quarantine)
+        : evaluator_(evaluator), quarantine_(quarantine) {}
 
-    std::variant<Negotiation, Refusal> run() {
-        for (const Candidate& candidate : candidates_) {
-            Evaluation evaluation = evaluate(candidate);
-            if (evaluation.missing.empty()) {
-                return report(candidate, evaluation);
-            }
+    // The candidate, and its fallbacks in what is no axis of list_candidates().
+    void add_with_fallbacks(const RankedCandidate& ranked) {
+        add(ranked);
+        add_smaller_prefill(ranked);
+        if (!is_context_hidden(ranked.candidate)) return;
+        const std::vector<uint32_t> contexts = halvings(ranked.candidate.max_context);
+        for (size_t i = 1; i < contexts.size(); ++i) {
+            const RankedCandidate shorter = with_context(ranked, contexts[i], i);
+            if (is_context_hidden(shorter.candidate)) continue;
+            add(shorter);
+            add_smaller_prefill(shorter);
+            return;
         }
-        // Nothing runs: the plainest candidate says what is missing at least.
-        Refusal refusal;
-        if (candidates_.empty()) {
-            refusal.reasons.push_back(quarantine_.reason("every configuration"));
-        } else {
-            refusal.reasons = evaluate(candidates_.back()).missing;
-        }
-        return refusal;
+    }
+
+    // Whether some way to run it has been found, whatever its prefill and max_context.
+    bool can_run(const Candidate& wanted) const {
+        return std::any_of(found_.begin(), found_.end(), [&](const RankedCandidate& ranked) {
+            Candidate same = ranked.candidate;
+            same.prefill = wanted.prefill;
+            same.max_context = wanted.max_context;
+            return same == wanted && evaluator_.evaluate(ranked.candidate).can_run();
+        });
+    }
+
+    void add(const RankedCandidate& ranked) {
+        // Without int8 matmuls the plans of both kinds of activations are one.
+        Candidate planned = ranked.candidate;
+        planned.activations = evaluator_.evaluate(planned).configuration.plan.activations;
+        if (seen_.insert(planned).second) found_.push_back(ranked);
+    }
+
+    std::vector<RankedCandidate> take_sorted() {
+        std::sort(found_.begin(), found_.end(), [](const auto& x, const auto& y) {
+            return x.distance < y.distance;
+        });
+        return std::move(found_);
     }
 
   private:
-    uint32_t wanted_context() const {
-        const uint32_t model_context = model_.hparams().context;
-        return want_.max_context == 0 ? model_context : std::min(want_.max_context, model_context);
+    bool is_context_hidden(const Candidate& candidate) {
+        const ModePlan& plan = evaluator_.evaluate(candidate).configuration.plan;
+        return quarantine_.hides("max_context", std::to_string(plan.max_context));
     }
 
-    uint32_t chosen_threads() const {
-        const uint32_t cores = std::clamp(host_.cores, 1u, kThreadsMax);
-        return want_.threads == 0 ? cores : std::min(want_.threads, cores);
-    }
-
-    Evaluation evaluate(const Candidate& candidate) const {
-        Evaluation out;
-        out.plan.batch = candidate.batch;
-        out.plan.prefill = candidate.prefill;
-        out.plan.kv = candidate.kv;
-        out.plan.activations = candidate.activations;
-        out.plan.threads = chosen_threads();
-        out.plan.prefix_cache = want_.prefix_cache && !quarantine_.hides("prefix_cache", "on");
-        out.plan.max_context = wanted_context();
-        const ResolvedPlan resolved = resolve_mode(model_, nullptr, out.plan, registry_);
-        out.missing = resolved.missing();
-        if (!out.missing.empty()) {
-            return out;
+    void add_smaller_prefill(const RankedCandidate& ranked) {
+        if (!evaluator_.evaluate(ranked.candidate).is_helped_by_fewer_rows) return;
+        const std::vector<uint32_t> prefills = halvings(ranked.candidate.prefill);
+        for (size_t i = 1; i < prefills.size(); ++i) {
+            const RankedCandidate smaller = with_prefill(ranked, prefills[i], i);
+            if (!evaluator_.evaluate(smaller.candidate).can_run()) continue;
+            add(smaller);
+            return;
         }
-        out.has_int8 = uses_int8(resolved.step);
-        const WeightPlan weights = plan_weights(model_, nullptr, resolved);
-        out.memory = plan_memory(model_, nullptr, out.plan, resolved, weights);
-        KvBudgetInputs inputs;
-        inputs.batch = out.plan.batch;
-        inputs.max_context = out.plan.max_context;
-        inputs.kv_tokens = want_.kv_tokens;
-        inputs.token_bytes = out.memory.pool_token_bytes();
-        inputs.other_bytes = out.memory.bytes_without_kv();
-        inputs.available_bytes = host_.memory_available_bytes;
-        out.budget = plan_kv_budget(inputs);
-        out.missing = out.budget.refused;
-        out.plan.kv_tokens = out.budget.kv_tokens;
-        out.plan.max_context = out.budget.max_context;
-        out.memory = plan_memory(model_, nullptr, out.plan, resolved, weights);
-        return out;
     }
 
-    // Why `chosen` differs from what was asked on one axis, which `restored` sets back.
-    std::vector<Reason> reasons_for(const std::string& axis,
-                                    const std::string& wanted,
-                                    const Candidate& restored) const {
-        std::vector<Reason> reasons;
-        if (quarantine_.hides(axis, wanted)) {
-            reasons.push_back(quarantine_.reason(axis + " " + wanted));
-        }
-        for (Reason& reason : evaluate(restored).missing) {
-            reasons.push_back(std::move(reason));
-        }
-        if (reasons.empty()) {  // only together with another axis is it missing
-            reasons = evaluate(wanted_candidate(want_)).missing;
-        }
-        return reasons;
-    }
-
-    // Report of an axis whose value was chosen among candidates.
-    ModeReport axis_report(const std::string& axis,
-                           const std::string& requested,
-                           const std::string& wanted,
-                           const std::string& available,
-                           const Candidate& restored) const {
-        ModeReport report{axis, ModeState::Ready, requested, available, {}};
-        if (wanted != available) {
-            report.state = ModeState::Limited;
-            report.reasons = reasons_for(axis, wanted, restored);
-        }
-        return report;
-    }
-
-    Negotiation report(const Candidate& chosen, Evaluation& evaluation) const {
-        Negotiation out;
-        out.plan = evaluation.plan;
-        const Candidate wanted = wanted_candidate(want_);
-        const auto restored = [&](auto member) {
-            Candidate candidate = chosen;
-            candidate.*member = wanted.*member;
-            return candidate;
-        };
-        const auto number = [](uint64_t value) { return std::to_string(value); };
-        out.modes.push_back(axis_report("batch",
-                                        number(want_.batch),
-                                        number(wanted.batch),
-                                        number(chosen.batch),
-                                        restored(&Candidate::batch)));
-        out.modes.push_back(context_report(evaluation));
-        out.modes.push_back(axis_report(
-            "kv", want_.kv, kv_name(wanted.kv), kv_name(chosen.kv), restored(&Candidate::kv)));
-        out.modes.push_back(kv_tokens_report(evaluation));
-        out.modes.push_back(axis_report("prefill",
-                                        number(want_.prefill),
-                                        number(wanted.prefill),
-                                        number(chosen.prefill),
-                                        restored(&Candidate::prefill)));
-        out.modes.push_back(
-            activations_report(chosen, wanted, evaluation, restored(&Candidate::activations)));
-        out.plan.activations = evaluation.has_int8 ? chosen.activations : DType::F32;
-        out.modes.push_back(threads_report());
-        out.modes.push_back(prefix_cache_report());
-        out.modes.push_back({"mtp",
-                             ModeState::Unsupported,
-                             "off",
-                             "off",
-                             {{"mode.not_built", "drafting is not part of this build"}}});
-        out.memory = evaluation.memory.parts();
-        return out;
-    }
-
-    ModeReport context_report(const Evaluation& evaluation) const {
-        ModeReport report{"max_context",
-                          ModeState::Ready,
-                          want_.max_context == 0 ? "auto" : std::to_string(want_.max_context),
-                          std::to_string(evaluation.plan.max_context),
-                          evaluation.budget.context_reasons};
-        const uint32_t model_context = model_.hparams().context;
-        if (want_.max_context > model_context) {
-            report.reasons.insert(
-                report.reasons.begin(),
-                {"model.context",
-                 "the model was made for " + std::to_string(model_context) + " tokens"});
-        }
-        report.state = report.reasons.empty() ? ModeState::Ready : ModeState::Limited;
-        return report;
-    }
-
-    ModeReport kv_tokens_report(const Evaluation& evaluation) const {
-        return {"kv_tokens",
-                evaluation.budget.tokens_reasons.empty() ? ModeState::Ready : ModeState::Limited,
-                want_.kv_tokens == 0 ? "auto" : std::to_string(want_.kv_tokens),
-                std::to_string(evaluation.plan.kv_tokens),
-                evaluation.budget.tokens_reasons};
-    }
-
-    ModeReport activations_report(const Candidate& chosen,
-                                  const Candidate& wanted,
-                                  const Evaluation& evaluation,
-                                  const Candidate& restored) const {
-        if (chosen.activations == DType::I8Block && !evaluation.has_int8) {
-            ModeReport report{"activations", ModeState::Ready, want_.activations, "f32", {}};
-            if (want_.activations == "int8") {
-                report.state = ModeState::Limited;
-                report.reasons.push_back(
-                    {"model.no_quantized_weights",
-                     "no matrix of the model is quantised, so int8 activations have no use"});
-            }
-            return report;
-        }
-        return axis_report("activations",
-                           want_.activations,
-                           activations_name(wanted.activations),
-                           activations_name(chosen.activations),
-                           restored);
-    }
-
-    ModeReport threads_report() const {
-        ModeReport report{"threads",
-                          ModeState::Ready,
-                          want_.threads == 0 ? "auto" : std::to_string(want_.threads),
-                          std::to_string(chosen_threads()),
-                          {}};
-        if (want_.threads > chosen_threads()) {
-            report.state = ModeState::Limited;
-            report.reasons.push_back(
-                {"host.cores", "this process may use " + std::to_string(host_.cores) + " cores"});
-        }
-        return report;
-    }
-
-    ModeReport prefix_cache_report() const {
-        ModeReport report{"prefix_cache",
-                          ModeState::Ready,
-                          want_.prefix_cache ? "on" : "off",
-                          want_.prefix_cache ? "on" : "off",
-                          {}};
-        if (want_.prefix_cache && quarantine_.hides("prefix_cache", "on")) {
-            report.state = ModeState::Limited;
-            report.available = "off";
-            report.reasons.push_back(quarantine_.reason("prefix_cache"));
-        }
-        return report;
-    }
-
-    const Model& model_;
-    const WantedModes& want_;
-    const Registry& registry_;
-    const HostFacts& host_;
-    const Quarantine quarantine_;
-    const std::vector<Candidate> candidates_;
+    Evaluator& evaluator_;
+    const Quarantine& quarantine_;
+    std::vector<RankedCandidate> found_;
+    std::set<Candidate> seen_;
 };
+
+std::string without_numbers(const Reason& reason) {
+    constexpr std::string_view kOneOnly = " sequences=";  // left out of a request's text for one
+    std::string key = reason.code + ": " + reason.text;
+    if (const size_t at = key.find(kOneOnly); at != std::string::npos) {
+        key.erase(at, kOneOnly.size());
+    }
+    std::erase_if(key, [](char c) { return c >= '0' && c <= '9'; });
+    return key;
+}
 
 }  // namespace
 
-std::variant<Negotiation, Refusal> negotiate(const Model& model,
-                                             const WantedModes& want,
-                                             const Registry& registry,
-                                             const HostFacts& host,
-                                             const std::vector<std::string>& quarantine) {
-    validate_wanted(want);
-    return Negotiator(model, want, registry, host, quarantine).run();
+std::vector<Reason> Negotiation::refusal() const {
+    std::vector<Reason> reasons = configurations[plainest].missing;
+    std::set<std::string> said;
+    for (const Reason& reason : reasons) said.insert(without_numbers(reason));
+    size_t left_out = 0;
+    for (const Configuration& configuration : configurations) {
+        for (const Reason& reason : configuration.missing) {
+            if (!said.insert(without_numbers(reason)).second) continue;
+            if (reasons.size() < kRefusalReasonsMax) {
+                reasons.push_back(reason);
+            } else {
+                ++left_out;
+            }
+        }
+    }
+    if (left_out > 0) {
+        reasons.push_back({"caps.shortened",
+                           "and " + std::to_string(left_out) + " more, in the way of " +
+                               "configurations nearer to what was asked"});
+    }
+    return reasons;
+}
+
+Negotiation negotiate(const NegotiationInputs& inputs, const std::vector<std::string>& hidden) {
+    validate_wanted(inputs.want);
+    const Quarantine quarantine(hidden);
+    Evaluator evaluator(inputs, quarantine);
+    const Candidate wanted = wanted_candidate(inputs.want, evaluator.traits());
+    const Candidate plainest = plainest_candidate(wanted);
+
+    Enumeration enumeration(evaluator, quarantine);
+    Candidate plainest_rows = plainest;  // with the wanted rows
+    plainest_rows.prefill = wanted.prefill;
+    for (const RankedCandidate& ranked : list_candidates(wanted)) {
+        enumeration.add_with_fallbacks(ranked);
+        // Where nothing helps, the smallest is planned too: what stops it, stops everything.
+        if (ranked.candidate == plainest_rows && !enumeration.can_run(plainest_rows)) {
+            enumeration.add(
+                with_prefill(ranked, plainest.prefill, halvings(wanted.prefill).size()));
+        }
+    }
+
+    Negotiation out;
+    const std::vector<RankedCandidate> candidates = enumeration.take_sorted();
+    for (size_t i = 0; i < candidates.size(); ++i) {
+        const Candidate& candidate = candidates[i].candidate;
+        const Evaluation& evaluation = evaluator.evaluate(candidate);
+        out.configurations.push_back(evaluation.configuration);
+        if (!out.best && evaluation.can_run()) out.best = i;
+        Candidate rows = candidate;
+        rows.prefill = wanted.prefill;
+        rows.max_context = wanted.max_context;
+        const bool is_plain = rows == plainest_rows;
+        if (is_plain) out.plainest = i;  // of several the one that gives up most
+    }
+    if (out.best) {
+        out.modes = report_modes(evaluator, inputs.want, candidates[*out.best].candidate);
+    }
+    return out;
 }
 
 }  // namespace strata

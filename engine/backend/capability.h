@@ -1,39 +1,41 @@
 // Capability negotiation: from what was asked, the model's headers, the registry and the machine to
-// what can run, and why it differs. Nothing is declared: a value is offered because a plan with it
-// resolves in the registry and fits the memory.
+// every configuration near it, each with all that is in its way. Nothing is declared: a
+// configuration can run because its plan resolves in the registry and fits the memory. Which of
+// them runs is the supervisor's choice.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
-#include "engine/backend/host.h"
-#include "engine/backend/registry.h"
-#include "engine/model/model.h"
-#include "engine/plan/mode.h"
+#include "engine/backend/evaluation.h"
 
 namespace strata {
 
+inline constexpr size_t kRefusalReasonsMax = 64;
+
 struct Negotiation {
-    std::vector<ModeReport> modes;   // batch, max_context, kv, prefill, activations, threads, ...
-    ModePlan plan;                   // the best configuration that can run
-    std::vector<MemoryPart> memory;  // of `plan`
+    // What was asked comes first, then those that give up fewer axes.
+    std::vector<Configuration> configurations;
+    size_t plainest = 0;            // the configuration that asks least
+    std::optional<size_t> best;     // the first that can run
+    std::vector<ModeReport> modes;  // of `best`, axis by axis
+
+    // All that is in the way of the plainest configuration, then what else is in the way of the
+    // others, up to kRefusalReasonsMax: a reason of theirs that differs in numbers only (rows,
+    // sequences, bytes) says nothing new. For when nothing can run.
+    std::vector<Reason> refusal() const;
 };
 
-// Plans candidates as themselves, those closest to what was asked first, and takes the first that
-// resolves and fits. Where not even batch 1 with f32 caches and activations does, the answer is a
-// Refusal with everything that is missing.
+// Plans each candidate (candidates.h) as itself. Where one cannot run with the wanted prefill, the
+// largest halving with which it can is another; likewise max_context where quarantine hides it.
 //
-// `quarantine` lists modes that must not be offered: an axis ("batch": one sequence; "kv",
-// "activations": f32; "prefill": one row; "prefix_cache": off) or an axis and a value ("kv=f16";
-// "batch=8": fewer than 8).
+// `quarantine` lists modes that must not run, as AXIS or AXIS=VALUE (quarantine.h): a hidden value
+// is a reason against the configurations that have it; prefix_cache is switched off instead.
 //
 // Throws Error{InvalidRequest}: "config.<axis>" for a value out of range, "config.quarantine" for
 // an entry that cannot be read.
-std::variant<Negotiation, Refusal> negotiate(const Model& model,
-                                             const WantedModes& want,
-                                             const Registry& registry,
-                                             const HostFacts& host,
-                                             const std::vector<std::string>& quarantine);
+Negotiation negotiate(const NegotiationInputs& inputs, const std::vector<std::string>& quarantine);
 
 }  // namespace strata

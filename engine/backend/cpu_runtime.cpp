@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "engine/backend/unbuilt.h"
 #include "engine/base/assert.h"
+#include "engine/model/drafter.h"
 #include "engine/plan/limits.h"
 
 namespace strata {
@@ -16,19 +19,17 @@ constexpr uint32_t kChunksPerThread = 4;  // room to even out threads that were 
 
 ResolvedPlan resolve_or_throw(const Model& model, const ModePlan& plan, const Registry& registry) {
     validate_plan(model, plan);
-    if (plan.spec > 0) {
-        throw Error(ErrorKind::Unsupported,
-                    "mode.not_built",
-                    "the plan has " + std::to_string(plan.spec) +
-                        " drafts; running drafts is not part of this build");
-    }
-    ResolvedPlan resolved = resolve_mode(model, nullptr, plan, registry);
-    if (!resolved.is_complete()) {
+    const std::optional<Drafter> drafter = Drafter::open(model, plan.mtp);
+    ResolvedPlan resolved = resolve_mode(model, drafter ? &*drafter : nullptr, plan, registry);
+    std::vector<Reason> missing = resolved.missing();
+    const std::vector<Reason> unbuilt = unbuilt_reasons(model.hparams(), plan);
+    missing.insert(missing.end(), unbuilt.begin(), unbuilt.end());
+    if (!missing.empty()) {
         std::string text;
-        for (const Reason& reason : resolved.missing()) {
+        for (const Reason& reason : missing) {
             text += (text.empty() ? "" : "\n") + reason.text;
         }
-        throw Error(ErrorKind::Unsupported, "kernel.missing", text);
+        throw Error(ErrorKind::Unsupported, missing.front().code, text);
     }
     return resolved;
 }
@@ -70,11 +71,12 @@ void validate_plan(const Model& model, const ModePlan& plan) {
                     "kv_tokens is " + std::to_string(plan.kv_tokens) +
                         "; it must be a multiple of " + std::to_string(kPageTokens));
     }
-    if (plan.kv != DType::F16 && plan.kv != DType::F32) {
-        throw Error(ErrorKind::InvalidRequest, "plan.range", "kv must be f16 or f32");
-    }
-    if (plan.activations != DType::I8Block && plan.activations != DType::F32) {
-        throw Error(ErrorKind::InvalidRequest, "plan.range", "activations must be int8 or f32");
+    check("spec", plan.spec, 0, kSpecMax);
+    if ((plan.spec > 0) != (plan.mtp != "off")) {
+        throw Error(ErrorKind::InvalidRequest,
+                    "plan.range",
+                    "spec is " + std::to_string(plan.spec) + " with mtp " + plan.mtp +
+                        "; drafts need both");
     }
 }
 

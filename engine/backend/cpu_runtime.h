@@ -18,8 +18,8 @@ class CpuRuntime final : public Runtime {
   public:
     // Loads the weights and allocates the buffers of `plan`. `model`, `registry` and `pool` outlive
     // the runtime; `pool` has plan.threads threads. Throws Error: "plan.range" (a value that the
-    // model cannot have), "kernel.missing" (lists all), "mem.allocate", "mode.not_built"
-    // (plan.spec > 0).
+    // model cannot have), "mem.allocate"; where kernels or other parts are missing, with the code
+    // of the first ("kernel.missing", "mode.not_built") and a text that lists all.
     CpuRuntime(const Model& model,
                const ModePlan& plan,
                const Registry& registry,

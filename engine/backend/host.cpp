@@ -196,6 +196,7 @@ HostFacts read_host_facts() {
     facts.cpu = cpu.empty() ? facts.cpu : cpu;
     facts.cores = usable_cores();
     read_memory(facts);
+    facts.memory_lockable_bytes = memlock_limit_bytes();
     return facts;
 }
 

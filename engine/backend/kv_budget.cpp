@@ -1,16 +1,12 @@
 #include "engine/backend/kv_budget.h"
 
 #include <algorithm>
-#include <string>
 
 #include "engine/plan/limits.h"
-#include "engine/plan/mode.h"
 
 namespace strata {
 
 namespace {
-
-constexpr uint32_t kContextMin = 256;
 
 uint64_t whole_pages_up(uint64_t tokens) {
     return (tokens + kPageTokens - 1) / kPageTokens * kPageTokens;
@@ -24,17 +20,39 @@ std::string mib(uint64_t bytes) {
     return std::to_string((bytes + (1u << 19)) >> 20) + " MiB";
 }
 
+uint64_t other_bytes(const KvBudgetInputs& in) {
+    uint64_t bytes = 0;
+    for (const MemoryPart& part : in.others) bytes += part.bytes;
+    return bytes;
+}
+
 uint64_t usable_bytes(const KvBudgetInputs& in) {
-    const uint64_t kept = in.available_bytes / 20 + in.other_bytes;
+    const uint64_t kept = in.available_bytes / 20 + other_bytes(in);
     return in.available_bytes > kept ? in.available_bytes - kept : 0;
 }
 
-std::string shortage_text(const KvBudgetInputs& in, uint64_t tokens) {
+std::string kv_need_text(const KvBudgetInputs& in, uint64_t tokens) {
     return std::to_string(tokens) + " tokens of keys and values need " +
-           mib(tokens * in.token_bytes) + " (" + std::to_string(in.token_bytes) +
-           " bytes a token); " + mib(usable_bytes(in)) + " of " + mib(in.available_bytes) +
-           " available memory are left after " + mib(in.other_bytes) +
-           " for everything else and a margin";
+           mib(tokens * in.token_bytes) + " (" + std::to_string(in.token_bytes) + " bytes a token)";
+}
+
+std::string shortage_text(const KvBudgetInputs& in, uint64_t tokens, uint64_t chosen) {
+    return kv_need_text(in, tokens) + "; " + mib(usable_bytes(in)) + " of " +
+           mib(in.available_bytes) + " " + in.available_text + " are left after " +
+           mib(other_bytes(in)) + " for everything else and a margin; chose " +
+           std::to_string(chosen) + " tokens";
+}
+
+// Need by part against what is there: nothing was chosen.
+std::string refusal_text(const KvBudgetInputs& in, uint64_t least) {
+    std::string parts;
+    for (const MemoryPart& part : in.others) {
+        if (part.bytes > 0) parts += part.name + " " + mib(part.bytes) + ", ";
+    }
+    return "need " + mib(other_bytes(in) + least * in.token_bytes) + " (" + parts + "kv " +
+           mib(least * in.token_bytes) + "), have " + mib(in.available_bytes) + " " +
+           in.available_text + " less a twentieth as margin; " + kv_need_text(in, least) +
+           ", and no less can serve a batch of " + std::to_string(in.batch);
 }
 
 }  // namespace
@@ -51,17 +69,19 @@ KvBudget plan_kv_budget(const KvBudgetInputs& in) {
         in.kv_tokens > 0 ? whole_pages_up(in.kv_tokens) : std::min(all, moderate);
 
     KvBudget budget;
+    budget.max_context = in.max_context;
     const uint64_t least = std::max<uint64_t>(std::min<uint64_t>(context, kContextMin),
                                               uint64_t{in.batch} * kPageTokens);
     if (affordable < least) {
-        budget.refused.push_back(
-            {"mem.insufficient", shortage_text(in, least) + "; no less can serve"});
+        budget.kv_tokens = least;
+        budget.max_context = static_cast<uint32_t>(std::min<uint64_t>(in.max_context, least));
+        budget.refused.push_back({"mem.insufficient", refusal_text(in, least)});
         return budget;
     }
     budget.kv_tokens = std::max(std::min(wanted, affordable), uint64_t{in.batch} * kPageTokens);
-    budget.max_context = in.max_context;
     if (in.kv_tokens > 0 && budget.kv_tokens < wanted) {
-        budget.tokens_reasons.push_back({"mem.kv_budget", shortage_text(in, wanted)});
+        budget.tokens_reasons.push_back(
+            {"mem.kv_budget", shortage_text(in, wanted, budget.kv_tokens)});
     }
     if (in.kv_tokens > 0 && budget.kv_tokens > wanted) {
         budget.tokens_reasons.push_back({"mem.kv_minimum",
@@ -76,7 +96,7 @@ KvBudget plan_kv_budget(const KvBudgetInputs& in) {
             {"mem.kv_budget",
              by_request ? "kv_tokens of " + std::to_string(in.kv_tokens) + " hold no more than " +
                               std::to_string(budget.kv_tokens) + " tokens"
-                        : shortage_text(in, context)});
+                        : shortage_text(in, context, budget.kv_tokens)});
     }
     return budget;
 }

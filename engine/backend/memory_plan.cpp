@@ -17,7 +17,8 @@ constexpr uint64_t kBufferAlignment = 4096;  // keeps threads and layers on page
 uint64_t scratch_thread_bytes(const StepPlan& step, const Resolution& resolution) {
     uint64_t most = 0;
     for (size_t i = 0; i < step.ops.size(); ++i) {
-        const BytesFn scratch = resolution.kernels[i]->scratch_bytes;
+        const KernelEntry* kernel = resolution.kernels[i];
+        const BytesFn scratch = kernel == nullptr ? nullptr : kernel->scratch_bytes;
         const uint64_t bytes = scratch == nullptr ? 0 : scratch(step.ops[i].request);
         most = std::max(most, align_up(bytes, kBufferAlignment));
     }
@@ -32,15 +33,12 @@ DraftMemory plan_draft_memory(const Drafter& drafter,
                               const ModePlan& plan,
                               const StepPlan& step,
                               const WeightBytes& weights) {
-    const Hparams& hparams = drafter.hparams();
     DraftMemory memory;
     (plan.mmap ? memory.mapped_bytes : memory.copied_bytes) = weights.mapped;
     memory.packed_bytes = weights.packed;
-    memory.vector_bytes = vector_bytes(weights.elements, hparams);
+    memory.vector_bytes = vector_bytes(weights.elements, drafter.hparams());
     memory.activation_bytes = step.activation_bytes();
     memory.logits_bytes = step.logits_bytes();
-    memory.kv_token_bytes = kv_token_bytes(hparams, plan.kv, hparams.draft_layers);
-    memory.kv_bytes = 2 * hparams.draft_layers * kv_layer_bytes(hparams, plan);
     return memory;
 }
 
@@ -88,6 +86,19 @@ uint64_t kv_layer_bytes(const Hparams& hparams, const ModePlan& plan) {
     return align_up(dtype_bytes(plan.kv, elements), kBufferAlignment);
 }
 
+void plan_pools(MemoryPlan& memory,
+                const Model& model,
+                const Drafter* drafter,
+                const ModePlan& plan) {
+    const Hparams& hparams = model.hparams();
+    memory.kv_token_bytes = kv_token_bytes(hparams, plan.kv, hparams.layers);
+    memory.kv_bytes = 2 * hparams.layers * kv_layer_bytes(hparams, plan);
+    if (!memory.draft) return;
+    const Hparams& drafters = drafter->hparams();
+    memory.draft->kv_token_bytes = kv_token_bytes(drafters, plan.kv, drafters.draft_layers);
+    memory.draft->kv_bytes = 2 * drafters.draft_layers * kv_layer_bytes(drafters, plan);
+}
+
 MemoryPlan plan_memory(const Model& model,
                        const Drafter* drafter,
                        const ModePlan& plan,
@@ -117,8 +128,7 @@ MemoryPlan plan_memory(const Model& model,
                      scratch_thread_bytes(*resolved.draft, resolved.draft_resolution));
     }
     memory.scratch_bytes = memory.scratch_thread_bytes * plan.threads;
-    memory.kv_token_bytes = kv_token_bytes(hparams, plan.kv, hparams.layers);
-    memory.kv_bytes = 2 * hparams.layers * kv_layer_bytes(hparams, plan);
+    plan_pools(memory, model, drafter, plan);
     return memory;
 }
 
@@ -138,6 +148,13 @@ uint64_t MemoryPlan::lock_bytes() const {
         bytes += page_bytes(part);
     }
     return bytes;
+}
+
+std::vector<MemoryPart> MemoryPlan::parts_without_kv() const {
+    std::vector<MemoryPart> out = parts();
+    std::erase_if(
+        out, [](const MemoryPart& part) { return part.name == "kv" || part.name == "drafter.kv"; });
+    return out;
 }
 
 std::vector<MemoryPart> MemoryPlan::parts() const {

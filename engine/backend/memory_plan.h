@@ -21,11 +21,6 @@ struct DraftMemory {
     uint64_t logits_bytes = 0;
     uint64_t kv_token_bytes = 0;
     uint64_t kv_bytes = 0;
-
-    uint64_t bytes_without_kv() const {
-        return mapped_bytes + copied_bytes + packed_bytes + vector_bytes + activation_bytes +
-               logits_bytes;
-    }
 };
 
 struct MemoryPlan {
@@ -47,13 +42,10 @@ struct MemoryPlan {
         return kv_token_bytes + (draft ? draft->kv_token_bytes : 0);
     }
 
-    uint64_t bytes_without_kv() const {
-        return mapped_bytes + copied_bytes + packed_bytes + vector_bytes + activation_bytes +
-               logits_bytes + scratch_bytes + (draft ? draft->bytes_without_kv() : 0);
-    }
     // What counts against RLIMIT_MEMLOCK when all of it is locked: whole pages.
     uint64_t lock_bytes() const;
     std::vector<MemoryPart> parts() const;  // in the terms of reports
+    std::vector<MemoryPart> parts_without_kv() const;
 };
 
 // Bytes of keys and values of one token in `layers` layers.
@@ -62,7 +54,13 @@ uint64_t kv_token_bytes(const Hparams& hparams, DType kv, uint32_t layers);
 // Bytes of the keys (or of the values) of one layer, page-aligned.
 uint64_t kv_layer_bytes(const Hparams& hparams, const ModePlan& plan);
 
-// Of a complete resolution; `drafter` as for resolve_mode.
+// Sizes the pools of a model and its drafter for plan.kv and plan.kv_tokens; all else stays.
+void plan_pools(MemoryPlan& memory,
+                const Model& model,
+                const Drafter* drafter,
+                const ModePlan& plan);
+
+// `drafter` as for resolve_mode. Operations without a kernel need no scratch.
 MemoryPlan plan_memory(const Model& model,
                        const Drafter* drafter,
                        const ModePlan& plan,

@@ -1,5 +1,5 @@
 // Faults of the world (file, memory, device, peer) as one exception type. Bugs use STRATA_ASSERT,
-// expected outcomes are values. Caught in three places only: the step loop, main, the pybind edge.
+// expected outcomes are values. STYLE.md says where it may be caught.
 #pragma once
 
 #include <cstdint>

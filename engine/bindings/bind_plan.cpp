@@ -3,11 +3,11 @@
 
 #include <optional>
 #include <utility>
-#include <variant>
 
 #include "engine/backend/candidates.h"
 #include "engine/backend/capability.h"
 #include "engine/backend/cpu_runtime.h"
+#include "engine/backend/mode_words.h"
 #include "engine/base/cpu_features.h"
 #include "engine/bindings/plan_values.h"
 #include "engine/cpu/kernels.h"
@@ -35,6 +35,14 @@ py::dict plan_dict(const ModePlan& plan) {
     out["threads"] = plan.threads;
     out["kv_tokens"] = plan.kv_tokens;
     out["prefix_cache"] = plan.prefix_cache;
+    out["mtp"] = plan.mtp;
+    out["spec"] = plan.spec;
+    out["spec_min_p"] = plan.spec_min_p;
+    out["batch_mtp"] = plan.batch_mtp;
+    out["mmap"] = plan.mmap;
+    out["mlock"] = plan.mlock;
+    out["expert_cache"] = plan.expert_cache;
+    out["kv_resident"] = plan.kv_resident;
     return out;
 }
 
@@ -95,38 +103,69 @@ const char* state_name(strata::ModeState state) {
     return "unsupported";
 }
 
-// {"modes": {name: {...}}, "plan": {...}, "memory": {...}, "refused": []}; plan None when refused.
-py::dict negotiation_dict(const std::variant<strata::Negotiation, strata::Refusal>& result) {
-    py::dict out;
-    py::dict modes;
-    out["plan"] = py::none();
-    out["memory"] = py::dict();
-    out["refused"] = py::list();
-    if (const auto* refusal = std::get_if<strata::Refusal>(&result)) {
-        out["refused"] = reasons_list(refusal->reasons);
-    } else {
-        const auto& negotiation = std::get<strata::Negotiation>(result);
-        for (const strata::ModeReport& report : negotiation.modes) {
-            py::dict mode;
-            mode["state"] = state_name(report.state);
-            mode["requested"] = report.requested;
-            mode["available"] = report.available;
-            mode["reasons"] = reasons_list(report.reasons);
-            modes[py::str(report.name)] = mode;
-        }
-        out["plan"] = plan_dict(negotiation.plan);
-        out["memory"] = memory_dict(negotiation.memory);
+py::dict mode_dict(const strata::ModeReport& report) {
+    py::dict mode;
+    mode["state"] = state_name(report.state);
+    mode["requested"] = report.requested;
+    mode["available"] = report.available;
+    mode["reasons"] = reasons_list(report.reasons);
+    return mode;
+}
+
+// {"plan": {...}, "missing": [...], "shortfalls": {axis: [...]}, "memory": {...}}
+py::dict configuration_dict(const strata::Configuration& configuration) {
+    py::dict shortfalls;
+    for (const strata::Shortfall& shortfall : configuration.shortfalls) {
+        const py::str axis(shortfall.axis);
+        if (!shortfalls.contains(axis)) shortfalls[axis] = py::list();
+        shortfalls[axis].cast<py::list>().append(reasons_list({shortfall.reason})[0]);
     }
-    out["modes"] = modes;
+    py::dict out;
+    out["plan"] = plan_dict(configuration.plan);
+    out["missing"] = reasons_list(configuration.missing);
+    out["shortfalls"] = shortfalls;
+    out["memory"] = memory_dict(configuration.memory);
     return out;
 }
 
+// {"configurations": [...], "plainest": index, "modes": {name: {...}}, "plan": {...},
+// "memory": {...}, "refused": []}; plan None when nothing can run.
+py::dict negotiation_dict(const strata::Negotiation& negotiation) {
+    py::dict out;
+    py::list configurations;
+    for (const strata::Configuration& configuration : negotiation.configurations) {
+        configurations.append(configuration_dict(configuration));
+    }
+    py::dict modes;
+    for (const strata::ModeReport& report : negotiation.modes) {
+        modes[py::str(report.name)] = mode_dict(report);
+    }
+    out["configurations"] = configurations;
+    out["plainest"] = negotiation.plainest;
+    out["modes"] = modes;
+    out["plan"] = py::none();
+    out["memory"] = py::dict();
+    out["refused"] = py::list();
+    if (negotiation.best) {
+        const strata::Configuration& best = negotiation.configurations[*negotiation.best];
+        out["plan"] = plan_dict(best.plan);
+        out["memory"] = memory_dict(best.memory);
+    } else {
+        out["refused"] = reasons_list(negotiation.refusal());
+    }
+    return out;
+}
+
+constexpr const char* kDeviceName = "Test Processor";
+
 strata::HostFacts host_with(const std::string& isa,
                             std::optional<uint64_t> memory_available,
+                            std::optional<uint64_t> memory_lockable,
                             std::optional<uint32_t> cores) {
     strata::HostFacts host = strata::read_host_facts();
     host.isa = isa;
     host.memory_available_bytes = memory_available.value_or(host.memory_available_bytes);
+    host.memory_lockable_bytes = memory_lockable.value_or(host.memory_lockable_bytes);
     host.cores = cores.value_or(host.cores);
     return host;
 }
@@ -137,11 +176,14 @@ py::dict negotiate(const std::string& path,
                    const std::vector<std::string>& without_kernels,
                    const std::vector<std::string>& quarantine,
                    std::optional<uint64_t> memory_available,
+                   std::optional<uint64_t> memory_lockable,
                    std::optional<uint32_t> cores) {
     const strata::Model model = strata::Model::open(path);
     const strata::Registry registry = make_registry(isa, without_kernels);
-    return negotiation_dict(strata::negotiate(
-        model, want, registry, host_with(isa, memory_available, cores), quarantine));
+    const strata::HostFacts host = host_with(isa, memory_available, memory_lockable, cores);
+    const strata::DeviceFacts device{
+        kDeviceName, "cpu", host.memory_total_bytes, host.memory_available_bytes, true};
+    return negotiation_dict(strata::negotiate({model, registry, want, host, device}, quarantine));
 }
 
 // Requests and kernels of one plan, without loading weights.
@@ -182,78 +224,77 @@ py::dict host_facts() {
     return out;
 }
 
-strata::WantedModes wanted_modes(uint32_t batch,
-                                 uint32_t max_context,
-                                 std::string kv,
-                                 uint32_t prefill,
-                                 std::string activations,
-                                 uint32_t threads,
-                                 uint64_t kv_tokens,
-                                 bool prefix_cache) {
-    strata::WantedModes want;
-    want.batch = batch;
-    want.max_context = max_context;
-    want.kv = std::move(kv);
-    want.prefill = prefill;
-    want.activations = std::move(activations);
-    want.threads = threads;
-    want.kv_tokens = kv_tokens;
-    want.prefix_cache = prefix_cache;
-    return want;
+// A record with the fields that Python names; AttributeError for a name that is none.
+template <class T>
+T record_of(const py::kwargs& fields) {
+    T record;
+    const py::object view = py::cast(&record, py::return_value_policy::reference);
+    for (const auto& [name, value] : fields) {
+        py::setattr(view, name, value);
+    }
+    return record;
 }
 
-strata::ModePlan mode_plan(uint32_t batch,
-                           uint32_t max_context,
-                           const std::string& kv,
-                           uint32_t prefill,
-                           const std::string& activations,
-                           uint32_t threads,
-                           uint64_t kv_tokens,
-                           const std::string& mtp,
-                           uint32_t spec,
-                           bool batch_mtp) {
-    strata::ModePlan plan;
-    plan.batch = batch;
-    plan.max_context = max_context;
-    plan.kv = strata::parse_kv(kv);
-    plan.prefill = prefill;
-    plan.activations = strata::parse_activations(activations);
-    plan.threads = threads;
-    plan.kv_tokens = kv_tokens;
-    plan.mtp = mtp;
-    plan.spec = spec;
-    plan.batch_mtp = batch_mtp;
-    return plan;
+void bind_wanted_modes(py::module_& m) {
+    using strata::WantedModes;
+    py::class_<WantedModes>(m, "WantedModes")
+        .def(py::init(&record_of<WantedModes>))
+        .def_readwrite("batch", &WantedModes::batch)
+        .def_readwrite("max_context", &WantedModes::max_context)
+        .def_readwrite("kv", &WantedModes::kv)
+        .def_readwrite("prefill", &WantedModes::prefill)
+        .def_readwrite("activations", &WantedModes::activations)
+        .def_readwrite("threads", &WantedModes::threads)
+        .def_readwrite("kv_tokens", &WantedModes::kv_tokens)
+        .def_readwrite("prefix_cache", &WantedModes::prefix_cache)
+        .def_readwrite("mtp", &WantedModes::mtp)
+        .def_readwrite("spec", &WantedModes::spec)
+        .def_readwrite("spec_min_p", &WantedModes::spec_min_p)
+        .def_readwrite("batch_mtp", &WantedModes::batch_mtp)
+        .def_readwrite("device", &WantedModes::device)
+        .def_readwrite("device_memory", &WantedModes::device_memory)
+        .def_readwrite("mmap", &WantedModes::mmap)
+        .def_readwrite("mlock", &WantedModes::mlock)
+        .def_readwrite("expert_cache", &WantedModes::expert_cache)
+        .def_readwrite("kv_resident", &WantedModes::kv_resident);
+}
+
+void bind_mode_plan(py::module_& m) {
+    using strata::ModePlan;
+    py::class_<ModePlan>(m, "ModePlan")
+        .def(py::init(&record_of<ModePlan>))
+        .def_readwrite("batch", &ModePlan::batch)
+        .def_readwrite("max_context", &ModePlan::max_context)
+        .def_property(
+            "kv",
+            [](const ModePlan& plan) { return strata::kv_name(plan.kv); },
+            [](ModePlan& plan, const std::string& word) { plan.kv = strata::parse_kv(word); })
+        .def_readwrite("prefill", &ModePlan::prefill)
+        .def_property(
+            "activations",
+            [](const ModePlan& plan) { return strata::activations_name(plan.activations); },
+            [](ModePlan& plan, const std::string& word) {
+                plan.activations = strata::parse_activations(word);
+            })
+        .def_readwrite("threads", &ModePlan::threads)
+        .def_readwrite("kv_tokens", &ModePlan::kv_tokens)
+        .def_readwrite("prefix_cache", &ModePlan::prefix_cache)
+        .def_readwrite("mtp", &ModePlan::mtp)
+        .def_readwrite("spec", &ModePlan::spec)
+        .def_readwrite("spec_min_p", &ModePlan::spec_min_p)
+        .def_readwrite("batch_mtp", &ModePlan::batch_mtp)
+        .def_readwrite("mmap", &ModePlan::mmap)
+        .def_readwrite("mlock", &ModePlan::mlock)
+        .def_readwrite("expert_cache", &ModePlan::expert_cache)
+        .def_readwrite("kv_resident", &ModePlan::kv_resident);
 }
 
 }  // namespace
 
 void bind_plan(py::module_& m) {
     using py::arg;
-    py::class_<strata::WantedModes>(m, "WantedModes")
-        .def(py::init(&wanted_modes),
-             py::kw_only(),
-             arg("batch") = 8,
-             arg("max_context") = 0,
-             arg("kv") = "auto",
-             arg("prefill") = 256,
-             arg("activations") = "auto",
-             arg("threads") = 0,
-             arg("kv_tokens") = 0,
-             arg("prefix_cache") = true);
-    py::class_<strata::ModePlan>(m, "ModePlan")
-        .def(py::init(&mode_plan),
-             py::kw_only(),
-             arg("batch") = 1,
-             arg("max_context"),
-             arg("kv") = "f16",
-             arg("prefill") = 256,
-             arg("activations") = "int8",
-             arg("threads") = 1,
-             arg("kv_tokens"),
-             arg("mtp") = "off",
-             arg("spec") = 0,
-             arg("batch_mtp") = false);
+    bind_wanted_modes(m);
+    bind_mode_plan(m);
     m.def("negotiate",
           &negotiate,
           arg("path"),
@@ -263,8 +304,10 @@ void bind_plan(py::module_& m) {
           arg("without_kernels") = std::vector<std::string>(),
           arg("quarantine") = std::vector<std::string>(),
           arg("memory_available") = py::none(),
+          arg("memory_lockable") = py::none(),
           arg("cores") = py::none(),
-          "Modes, plan and memory from headers alone; `refused` lists reasons when nothing runs.");
+          "All configurations near `want` from headers alone, and the first that can run;"
+          " `refused` lists reasons when none can.");
     m.def("plan_ops",
           &plan_ops,
           arg("path"),
@@ -276,4 +319,5 @@ void bind_plan(py::module_& m) {
     m.def("model_facts", &model_facts, arg("path"));
     m.def("host_facts", &host_facts);
     m.attr("PAGE_TOKENS") = strata::kPageTokens;
+    m.attr("DEVICE_NAME") = kDeviceName;
 }

@@ -30,6 +30,7 @@ class Backend {
     virtual std::string name() const = 0;    // "cpu"
     virtual std::string device() const = 0;  // the device by its real name
     virtual const HostFacts& host() const = 0;
+    virtual DeviceFacts device_facts() const = 0;          // of device()
     virtual std::vector<KernelEntry> kernels() const = 0;  // in order of preference
 
     // Loads the model for `plan`; once in the life of the backend. `model` and `registry` outlive

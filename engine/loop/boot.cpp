@@ -5,11 +5,9 @@
 #include <chrono>
 #include <optional>
 #include <utility>
-#include <variant>
 
-#include "engine/backend/capability.h"
-#include "engine/decode/features.h"
 #include "engine/loop/beacon_observer.h"
+#include "engine/loop/caps.h"
 #include "engine/loop/convert.h"
 #include "engine/loop/engine_loop.h"
 #include "engine/loop/exit_code.h"
@@ -132,28 +130,6 @@ Registry make_registry(const Backend& backend, const std::vector<std::string>& w
     return Registry(backend.kernels(), std::move(masks));
 }
 
-protocol::Caps make_caps(const Backend& backend,
-                         const Model& model,
-                         const WantedModes& want,
-                         const Registry& registry,
-                         const std::vector<std::string>& quarantine,
-                         std::vector<Reason>& missing) {
-    protocol::Caps caps;
-    caps.host = to_wire(backend.host());
-    caps.model = to_wire(model.facts());
-    auto answer = negotiate(model, want, registry, backend.host(), quarantine);
-    if (auto* refusal = std::get_if<Refusal>(&answer)) {
-        missing = std::move(refusal->reasons);
-        return caps;
-    }
-    const Negotiation& negotiation = std::get<Negotiation>(answer);
-    caps.modes = to_wire(negotiation.modes);
-    caps.plan = to_wire(negotiation.plan);
-    caps.memory = to_wire(negotiation.memory);
-    caps.features = feature_names(decode_features());
-    return caps;
-}
-
 ExitCode serve(Backend& backend,
                const BootOptions& options,
                Channel& channel,
@@ -173,11 +149,12 @@ ExitCode serve(Backend& backend,
     masks.insert(masks.end(), offer->without_kernels.begin(), offer->without_kernels.end());
     const Registry registry = make_registry(backend, masks);
     const Model model = Model::open(offer->model);
-    std::vector<Reason> missing;
-    const protocol::Caps caps =
-        make_caps(backend, model, from_wire(offer->want), registry, offer->quarantine, missing);
-    if (!missing.empty()) return refuse(channel, std::move(missing), ExitCode::ConfigRefused);
-    channel.send(caps);
+    CapsAnswer answer =
+        make_caps(backend, model, from_wire(offer->want), registry, offer->quarantine);
+    if (!answer.refusal.empty()) {
+        return refuse(channel, std::move(answer.refusal), ExitCode::ConfigRefused);
+    }
+    channel.send(answer.caps);
 
     const std::optional<protocol::Plan> chosen = await<protocol::Plan>(inbox);
     if (!chosen) return ExitCode::Ok;

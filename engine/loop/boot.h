@@ -27,15 +27,6 @@ protocol::ExitCode serve(Backend& backend,
                          Vitals& vitals,
                          Beacon& beacon);
 
-// CAPS for a model: what serve() would offer. `missing` is filled, and the plan empty, when not
-// even the plainest mode can run.
-protocol::Caps make_caps(const Backend& backend,
-                         const Model& model,
-                         const WantedModes& want,
-                         const Registry& registry,
-                         const std::vector<std::string>& quarantine,
-                         std::vector<Reason>& missing);
-
 // The backend's kernels behind `--without-kernel` masks. Throws Error "config.without_kernel".
 Registry make_registry(const Backend& backend, const std::vector<std::string>& without_kernels);
 

@@ -1,42 +1,22 @@
 #include "engine/loop/convert.h"
 
+#include <optional>
 #include <utility>
 
-#include "engine/base/assert.h"
+#include "engine/backend/mode_words.h"
 
 namespace strata {
 
 namespace {
 
-struct Word {
-    DType type;
-    std::string_view word;
-};
-constexpr Word kKvWords[] = {{DType::F32, "f32"},
-                             {DType::F16, "f16"},
-                             {DType::BF16, "bf16"},
-                             {DType::Q8_0, "int8"},
-                             {DType::Q4_0, "q4_0"}};
-constexpr Word kActivationWords[] = {{DType::I8Block, "int8"}, {DType::F32, "f32"}};
-
-template <size_t N>
-DType type_of(const Word (&words)[N], const std::string& field, const std::string& word) {
-    std::string known;
-    for (const Word& entry : words) {
-        if (entry.word == word) return entry.type;
-        known += (known.empty() ? "" : ", ") + std::string(entry.word);
-    }
+DType known(std::optional<DType> type,
+            const std::string& field,
+            const std::string& word,
+            const std::string& words) {
+    if (type) return *type;
     throw Error(ErrorKind::InvalidRequest,
                 "plan.range",
-                "plan." + field + " is \"" + word + "\"; known: " + known);
-}
-
-template <size_t N>
-std::string word_of(const Word (&words)[N], DType type) {
-    for (const Word& entry : words) {
-        if (entry.type == type) return std::string(entry.word);
-    }
-    STRATA_ASSERT(false, "a plan holds a type that has no word");
+                "plan." + field + " is \"" + word + "\"; known: " + words);
 }
 
 }  // namespace
@@ -97,9 +77,12 @@ ModePlan from_wire(const protocol::ModePlan& plan) {
     }
     return {plan.batch,
             plan.max_context,
-            type_of(kKvWords, "kv", plan.kv),
+            known(find_kv(plan.kv), "kv", plan.kv, kv_words()),
             plan.prefill,
-            type_of(kActivationWords, "activations", plan.activations),
+            known(find_activations(plan.activations),
+                  "activations",
+                  plan.activations,
+                  activations_words()),
             plan.threads,
             plan.kv_tokens,
             plan.prefix_cache,
@@ -116,9 +99,9 @@ ModePlan from_wire(const protocol::ModePlan& plan) {
 protocol::ModePlan to_wire(const ModePlan& plan) {
     return {plan.batch,
             plan.max_context,
-            word_of(kKvWords, plan.kv),
+            kv_name(plan.kv),
             plan.prefill,
-            word_of(kActivationWords, plan.activations),
+            activations_name(plan.activations),
             plan.threads,
             plan.kv_tokens,
             plan.prefix_cache,
@@ -139,6 +122,14 @@ protocol::HostFacts to_wire(const HostFacts& host) {
             host.cores,
             host.memory_total_bytes,
             host.memory_available_bytes};
+}
+
+protocol::DeviceFacts to_wire(const DeviceFacts& device) {
+    return {device.name,
+            device.backend,
+            device.memory_total_bytes,
+            device.memory_available_bytes,
+            device.is_assumed};
 }
 
 protocol::ModelFacts to_wire(const ModelFacts& facts) {

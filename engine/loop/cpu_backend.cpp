@@ -15,6 +15,10 @@ std::vector<KernelEntry> CpuBackend::kernels() const {
     return cpu_kernels(features_);
 }
 
+DeviceFacts CpuBackend::device_facts() const {
+    return {device(), name(), host_.memory_total_bytes, host_.memory_available_bytes, false};
+}
+
 Loaded CpuBackend::load(const Model& model,
                         const ModePlan& plan,
                         const Registry& registry,

@@ -20,6 +20,7 @@ class CpuBackend final : public Backend {
     std::string name() const override { return "cpu"; }
     std::string device() const override { return features_.processor; }
     const HostFacts& host() const override { return host_; }
+    DeviceFacts device_facts() const override;
     std::vector<KernelEntry> kernels() const override;
     Loaded load(const Model& model,
                 const ModePlan& plan,

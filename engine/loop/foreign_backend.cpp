@@ -108,6 +108,13 @@ ForeignBackend::ForeignBackend(const std::string& backend,
     if (facts.cores) host_.cores = *facts.cores;
     if (facts.host_memory)
         host_.memory_total_bytes = host_.memory_available_bytes = *facts.host_memory;
+    // A processor's memory is the host's; that of another device is known only if it was stated.
+    if (backend == "cpu") device_memory_ = host_.memory_available_bytes;
+    if (facts.device_memory) device_memory_ = *facts.device_memory;
+}
+
+DeviceFacts ForeignBackend::device_facts() const {
+    return {device_, name_, device_memory_, device_memory_, true};
 }
 
 Loaded ForeignBackend::load(const Model&, const ModePlan&, const Registry&, const LoadProgress&) {

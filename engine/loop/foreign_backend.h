@@ -48,6 +48,7 @@ class ForeignBackend final : public Backend {
     std::string name() const override { return name_; }
     std::string device() const override { return device_; }
     const HostFacts& host() const override { return host_; }
+    DeviceFacts device_facts() const override;
     std::vector<KernelEntry> kernels() const override { return kernels_; }
     // Always throws Error{Unsupported, "mode.foreign_device"}.
     Loaded load(const Model& model,
@@ -58,6 +59,7 @@ class ForeignBackend final : public Backend {
   private:
     std::string name_;
     std::string device_;
+    uint64_t device_memory_ = 0;
     HostFacts host_;
     std::vector<KernelEntry> kernels_;
 };

@@ -1,6 +1,7 @@
 #include "engine/loop/options.h"
 
 #include <charconv>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 
@@ -28,6 +29,15 @@ T number(const char* flag, const std::string& text) {
     if (status != std::errc() || end != text.data() + text.size()) {
         fail(std::string(flag) + " is \"" + text + "\"; it takes a whole number from 0 to " +
              std::to_string(std::numeric_limits<T>::max()));
+    }
+    return value;
+}
+
+double probability(const char* flag, const std::string& text) {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    if (text.empty() || *end != '\0' || !(value >= 0 && value <= 1)) {
+        fail(std::string(flag) + " is \"" + text + "\"; it takes a number from 0 to 1");
     }
     return value;
 }
@@ -83,7 +93,7 @@ const std::vector<Flag>& flags() {
          }},
         {"--kv",
          "TYPE",
-         "with --plan: auto, f16, f32",
+         "with --plan: auto, f32, f16, bf16, int8, q4_0",
          [](Options& o, const std::string& v) { o.want.kv = v; }},
         {"--prefill",
          "N",
@@ -111,6 +121,52 @@ const std::vector<Flag>& flags() {
          nullptr,
          "with --plan: do not reuse prompt beginnings",
          [](Options& o, const std::string&) { o.want.prefix_cache = false; }},
+        {"--mtp",
+         "FILE",
+         "with --plan: auto = the model's own draft layers, off, or a drafter's file",
+         [](Options& o, const std::string& v) { o.want.mtp = v; }},
+        {"--spec",
+         "N",
+         "with --plan: drafts a sequence may verify per step, 0 = auto",
+         [](Options& o, const std::string& v) { o.want.spec = number<uint32_t>("--spec", v); }},
+        {"--spec-min-p",
+         "P",
+         "with --plan: a draft less probable than this ends drafting, 0 to 1",
+         [](Options& o, const std::string& v) {
+             o.want.spec_min_p = probability("--spec-min-p", v);
+         }},
+        {"--batch-mtp",
+         "WHEN",
+         "with --plan: auto, on, off: drafts while sequences share a step",
+         [](Options& o, const std::string& v) { o.want.batch_mtp = v; }},
+        {"--device",
+         "NAME",
+         "with --plan: auto, or a device's name or index",
+         [](Options& o, const std::string& v) { o.want.device = v; }},
+        {"--device-memory",
+         "BYTES",
+         "with --plan: bytes of it that may be used, 0 = what is free",
+         [](Options& o, const std::string& v) {
+             o.want.device_memory = number<uint64_t>("--device-memory", v);
+         }},
+        {"--no-mmap",
+         nullptr,
+         "with --plan: weights do not stay in the mapped file",
+         [](Options& o, const std::string&) { o.want.mmap = false; }},
+        {"--mlock",
+         nullptr,
+         "with --plan: keep the weights from being paged out",
+         [](Options& o, const std::string&) { o.want.mlock = true; }},
+        {"--expert-cache",
+         "N",
+         "with --plan: auto, off, or experts kept in device memory",
+         [](Options& o, const std::string& v) { o.want.expert_cache = v; }},
+        {"--kv-resident",
+         "N",
+         "with --plan: tokens of KV kept in device memory, 0 = all",
+         [](Options& o, const std::string& v) {
+             o.want.kv_resident = number<uint64_t>("--kv-resident", v);
+         }},
     };
     return all;
 }

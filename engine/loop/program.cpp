@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/loop/boot.h"
 #include "engine/loop/build_id.h"
+#include "engine/loop/caps.h"
 #include "engine/loop/describe.h"
 #include "engine/loop/exit_code.h"
 #include "engine/loop/foreign_backend.h"
@@ -27,15 +28,14 @@ using protocol::ExitCode;
 ExitCode print_plan(const Backend& backend, const Options& options) {
     const Registry registry = make_registry(backend, options.without_kernels);
     const Model model = Model::open(options.plan);
-    std::vector<Reason> missing;
-    const protocol::Caps caps = make_caps(backend, model, options.want, registry, {}, missing);
+    const CapsAnswer answer = make_caps(backend, model, options.want, registry, {});
     protocol::Buffer bytes;
-    if (missing.empty()) {
-        encode(caps, bytes);
+    if (answer.refusal.empty()) {
+        encode(answer.caps, bytes);
         std::puts(to_json(bytes).c_str());
         return ExitCode::Ok;
     }
-    encode(protocol::Refuse{missing, static_cast<uint8_t>(ExitCode::ConfigRefused)}, bytes);
+    encode(protocol::Refuse{answer.refusal, static_cast<uint8_t>(ExitCode::ConfigRefused)}, bytes);
     std::puts(to_json(bytes).c_str());
     return ExitCode::ConfigRefused;
 }

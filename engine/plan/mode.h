@@ -61,6 +61,8 @@ struct ModePlan {
     uint32_t rows_max() const { return verify_rows() + prefill; }
     uint32_t pages() const { return static_cast<uint32_t>(kv_tokens / kPageTokens); }
     uint32_t pages_per_sequence() const { return (max_context + kPageTokens - 1) / kPageTokens; }
+
+    bool operator==(const ModePlan&) const = default;
 };
 
 enum class ModeState : uint8_t { Ready, Limited, Unsupported };

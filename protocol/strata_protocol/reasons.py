@@ -98,6 +98,11 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         "More threads were asked for than this process may use cores.",
         "Set threads to 0, or give the process more cores.",
     ),
+    ReasonCode(
+        "device.unknown",
+        "No device of this backend has the name or index that was asked for; the text lists them.",
+        "Set device to auto or to one of the devices.",
+    ),
     # --- modes
     ReasonCode(
         "mode.not_built",
@@ -124,6 +129,27 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         "mode.not_offered",
         "The engine has planned no configuration with the value.",
         "Ask for another value, or for a mode that the value needs; `plan` shows what there is.",
+    ),
+    ReasonCode(
+        "mode.no_drafts",
+        "Nothing drafts: mtp is off, or left at auto with a file that has no draft layers.",
+        "Name a drafter's file as mtp, or use a file with draft layers.",
+    ),
+    ReasonCode(
+        "mode.one_sequence",
+        "Drafts while sequences share a step were asked for, and the batch is 1.",
+        "Ask for a larger batch, or leave batch_mtp at auto.",
+    ),
+    ReasonCode(
+        "kv.block",
+        "The kv type stores blocks of several elements, and the model's heads are no whole number"
+        " of them.",
+        "Use another kv type.",
+    ),
+    ReasonCode(
+        "caps.shortened",
+        "There are more reasons than a report holds; the text says how many.",
+        "Plan with fewer modes than these to see them all.",
     ),
     ReasonCode(
         "mode.foreign_device",
@@ -164,6 +190,11 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         "model.no_quantized_weights",
         "No matrix of the model is quantised, so int8 activations have no use.",
         "Leave activations at auto.",
+    ),
+    ReasonCode(
+        "model.no_experts",
+        "An expert cache was asked for, and the model has no experts.",
+        "Leave expert_cache at auto.",
     ),
     # --- drafter
     ReasonCode(

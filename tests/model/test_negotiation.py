@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import strata_engine_testing as engine
-from strata_protocol.limits import BATCH_MAX, KV_TOKENS_MAX, PREFILL_MAX, THREADS_MAX
+from strata_protocol.limits import BATCH_MAX, KV_TOKENS_MAX, PREFILL_MAX, SPEC_MAX, THREADS_MAX
 
 from tools.synth_model import Shape, write_model
 
@@ -33,8 +33,7 @@ def negotiate(path: str, *, memory: int = 8 * GIB, cores: int = 4, **options: ob
 
 def assert_plan_runs(path: str, plan: dict, masks: list[str]) -> None:
     """Every operation of the offered plan has a kernel under the same masks."""
-    values = {key: value for key, value in plan.items() if key != "prefix_cache"}
-    ops = engine.plan_ops(path, engine.ModePlan(**values), without_kernels=masks)
+    ops = engine.plan_ops(path, engine.ModePlan(**plan), without_kernels=masks)
     assert ops
     assert all(op["kernel"] for op in ops)
 
@@ -51,12 +50,20 @@ def test_everything_is_ready(path: str) -> None:
         "threads": 4,
         "kv_tokens": 8 * 2048,
         "prefix_cache": True,
+        "mtp": "off",
+        "spec": 0,
+        "spec_min_p": 0.0,
+        "batch_mtp": False,
+        "mmap": True,
+        "mlock": False,
+        "expert_cache": "off",
+        "kv_resident": 0,
     }
     states = {name: mode["state"] for name, mode in result["modes"].items()}
     assert states.pop("mtp") == "unsupported"
-    assert set(states) == set(result["plan"])
+    assert set(states) < set(result["plan"])
     assert set(states.values()) == {"ready"}
-    assert result["modes"]["mtp"]["reasons"][0]["code"] == "mode.not_built"
+    assert result["modes"]["mtp"]["reasons"][0]["code"] == "mode.no_drafts"
     assert_plan_runs(path, result["plan"], [])
 
 
@@ -171,9 +178,16 @@ def test_unreadable_quarantine(path: str, entry: str) -> None:
         ("batch", BATCH_MAX + 1, f"allowed are 1 to {BATCH_MAX}"),
         ("prefill", PREFILL_MAX + 1, f"allowed are 1 to {PREFILL_MAX}"),
         ("threads", THREADS_MAX + 1, f"allowed are 1 to {THREADS_MAX}"),
-        ("kv", "q8", "allowed are auto, f16 and f32"),
-        ("activations", "fp8", "allowed are auto, int8 and f32"),
+        ("kv", "q8", "allowed are auto, f32, f16, bf16, int8, q4_0"),
+        ("activations", "fp8", "allowed are auto, int8, f32"),
         ("kv_tokens", KV_TOKENS_MAX + 1, f"to {KV_TOKENS_MAX}"),
+        ("spec", SPEC_MAX + 1, f"to {SPEC_MAX}"),
+        ("spec_min_p", 1.5, "allowed are 0 to 1"),
+        ("spec_min_p", float("nan"), "allowed are 0 to 1"),
+        ("batch_mtp", "sometimes", "allowed are auto, on and off"),
+        ("expert_cache", "many", "allowed are auto, off and a number of experts"),
+        ("expert_cache", "0", "allowed are auto, off and a number of experts"),
+        ("mtp", "", "allowed are auto, off and the path of a drafter's file"),
     ],
 )
 def test_wanted_values_out_of_range(path: str, option: str, value: object, text: str) -> None:
@@ -214,8 +228,7 @@ def fixed_bytes(path: str, **options: object) -> int:
 
 def test_memory_parts_are_what_loading_allocates(path: str) -> None:
     result = negotiate(path, cores=1)
-    values = {key: value for key, value in result["plan"].items() if key != "prefix_cache"}
-    model = engine.LoadedModel(path, engine.ModePlan(**values))
+    model = engine.LoadedModel(path, engine.ModePlan(**result["plan"]))
     assert model.memory == result["memory"]
     assert result["memory"]["kv"] == 8 * 2048 * TOKEN_BYTES_F16
     assert result["memory"]["weights.packed"] > 0
@@ -273,7 +286,13 @@ def test_shorter_memory_reduces_the_rows(tmp_path: Path) -> None:
 def test_no_memory_at_all(path: str) -> None:
     result = negotiate(path, memory=4096)
     assert result["plan"] is None
-    assert [reason["code"] for reason in result["refused"]] == ["mem.insufficient"]
+    assert {reason["code"] for reason in result["refused"]} == {"mem.insufficient"}
+    texts = [reason["text"] for reason in result["refused"]]
+    plainest = result["configurations"][result["plainest"]]
+    assert texts[0] == plainest["missing"][0]["text"]
+    assert (plainest["plan"]["batch"], plainest["plan"]["prefill"]) == (1, 1)
+    for word in ("need ", "weights.packed ", "activations ", "kv ", "have 0 MiB available memory"):
+        assert word in texts[0]
 
 
 def test_wanted_pool(path: str) -> None:

@@ -524,7 +524,7 @@ def test_plan_prints_what_caps_says(engine_path: Path, model: Path) -> None:
         engine.expect(m.Hello)
         engine.send(engine.offer(model, batch=3))
         caps = msgspec.to_builtins(engine.expect(m.Caps))
-    for facts in (printed["host"], caps["host"]):
+    for facts in (printed["host"], printed["device"], caps["host"], caps["device"]):
         facts.pop("memory_available_bytes")
     assert printed == caps
 

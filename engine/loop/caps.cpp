@@ -1,0 +1,164 @@
+#include "engine/loop/caps.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "engine/decode/features.h"
+#include "engine/loop/convert.h"
+
+namespace strata {
+
+namespace {
+
+constexpr size_t kReasonOverheadBytes = 32;      // names of its fields and lengths
+constexpr size_t kModeReasonsBytes = 64 * 1024;  // of one mode report
+constexpr size_t kRefusalBytes = kCapsBytesMax / 2;
+
+size_t reason_bytes(const Reason& reason) {
+    return reason.code.size() + reason.text.size() + kReasonOverheadBytes;
+}
+
+size_t encoded_bytes(const protocol::Caps& caps) {
+    protocol::Buffer bytes;
+    encode(caps, bytes);
+    return bytes.size();
+}
+
+// The reasons of a CAPS, each once.
+class ReasonTable {
+  public:
+    explicit ReasonTable(std::vector<protocol::Reason>& reasons) : reasons_(reasons) {}
+
+    // Bytes that the table grows by when these are added.
+    size_t cost(const std::vector<Reason>& reasons) const {
+        size_t bytes = 0;
+        for (const Reason& reason : reasons) {
+            bytes += index_.contains({reason.code, reason.text}) ? 0 : reason_bytes(reason);
+        }
+        return bytes;
+    }
+
+    uint32_t add(const Reason& reason) {
+        const auto [at, is_new] =
+            index_.try_emplace({reason.code, reason.text}, static_cast<uint32_t>(reasons_.size()));
+        if (is_new) reasons_.push_back({reason.code, reason.text});
+        return at->second;
+    }
+
+  private:
+    std::vector<protocol::Reason>& reasons_;
+    std::map<std::pair<std::string, std::string>, uint32_t> index_;
+};
+
+std::vector<Reason> all_reasons(const Configuration& configuration) {
+    std::vector<Reason> reasons = configuration.missing;
+    for (const Shortfall& shortfall : configuration.shortfalls) reasons.push_back(shortfall.reason);
+    return reasons;
+}
+
+protocol::Configuration to_wire(const Configuration& configuration, ReasonTable& table) {
+    protocol::Configuration out;
+    out.plan = to_wire(configuration.plan);
+    for (const Reason& reason : configuration.missing) out.missing.push_back(table.add(reason));
+    for (const Shortfall& shortfall : configuration.shortfalls) {
+        out.shortfalls.push_back({shortfall.axis, table.add(shortfall.reason)});
+    }
+    out.memory = to_wire(configuration.memory);
+    return out;
+}
+
+// Bytes of a configuration without its reasons; an index takes at most five.
+size_t plan_bytes(const Configuration& configuration, size_t empty_bytes) {
+    protocol::Caps caps;
+    caps.configurations.push_back(
+        {to_wire(configuration.plan), {}, {}, to_wire(configuration.memory)});
+    size_t bytes = encoded_bytes(caps) - empty_bytes + 5 * configuration.missing.size();
+    for (const Shortfall& shortfall : configuration.shortfalls) {
+        bytes += shortfall.axis.size() + kReasonOverheadBytes;
+    }
+    return bytes + kReasonOverheadBytes;
+}
+
+// Indexes in the order in which they are kept.
+std::vector<size_t> by_worth(const Negotiation& negotiation) {
+    std::vector<size_t> order = {0};
+    if (negotiation.plainest != 0) order.push_back(negotiation.plainest);
+    for (const bool can_run : {true, false}) {
+        for (size_t i = 1; i < negotiation.configurations.size(); ++i) {
+            const bool is_next = negotiation.configurations[i].missing.empty() == can_run;
+            if (is_next && i != negotiation.plainest) order.push_back(i);
+        }
+    }
+    return order;
+}
+
+}  // namespace
+
+std::vector<Reason> bounded(std::vector<Reason> reasons, size_t bytes_max) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < reasons.size(); ++i) {
+        bytes += reason_bytes(reasons[i]);
+        if (bytes <= bytes_max) continue;
+        const size_t left_out = reasons.size() - i;
+        reasons.resize(i);
+        reasons.push_back(
+            {"caps.shortened",
+             "and " + std::to_string(left_out) + " more reasons than this report can hold"});
+        break;
+    }
+    return reasons;
+}
+
+void add_configurations(protocol::Caps& caps, const Negotiation& negotiation, size_t bytes_max) {
+    const size_t empty_bytes = encoded_bytes({});
+    size_t left = bytes_max - std::min(bytes_max, encoded_bytes(caps) + kReasonOverheadBytes);
+    const size_t always_bytes = left / 4;  // of the reasons of one that is never left out
+    ReasonTable table(caps.reasons);
+    std::map<size_t, protocol::Configuration> kept;
+    for (const size_t i : by_worth(negotiation)) {
+        Configuration configuration = negotiation.configurations[i];
+        const bool is_always = i == 0 || i == negotiation.plainest;
+        if (is_always) configuration.missing = bounded(configuration.missing, always_bytes);
+        const size_t bytes =
+            plan_bytes(configuration, empty_bytes) + table.cost(all_reasons(configuration));
+        if (bytes > left && !is_always) break;
+        left -= std::min(left, bytes);
+        kept.emplace(i, to_wire(configuration, table));
+    }
+    for (auto& [index, configuration] : kept) {
+        caps.configurations.push_back(std::move(configuration));
+    }
+}
+
+CapsAnswer make_caps(const Backend& backend,
+                     const Model& model,
+                     const WantedModes& want,
+                     const Registry& registry,
+                     const std::vector<std::string>& quarantine) {
+    const DeviceFacts device = backend.device_facts();
+    CapsAnswer answer;
+    protocol::Caps& caps = answer.caps;
+    caps.host = to_wire(backend.host());
+    caps.model = to_wire(model.facts());
+    caps.device = to_wire(device);
+    caps.features = feature_names(decode_features());
+    Negotiation negotiation =
+        negotiate({model, registry, want, backend.host(), device}, quarantine);
+    if (!negotiation.best) {
+        answer.refusal = bounded(negotiation.refusal(), kRefusalBytes);
+        return answer;
+    }
+    for (ModeReport& report : negotiation.modes) {
+        report.reasons = bounded(std::move(report.reasons), kModeReasonsBytes);
+    }
+    const Configuration& best = negotiation.configurations[*negotiation.best];
+    caps.modes = to_wire(negotiation.modes);
+    caps.plan = to_wire(best.plan);
+    caps.memory = to_wire(best.memory);
+    add_configurations(caps, negotiation, kCapsBytesMax);
+    return answer;
+}
+
+}  // namespace strata
