@@ -22,7 +22,7 @@ from strata_protocol.peer import negotiate
 from strata.engines.client import EngineClient
 from strata.engines.engine_log import EngineLog
 from strata.engines.exits import UNUSABLE, Intent, status_text
-from strata.engines.handshake import HELLO_STALL_S, STALL_S, caps_fault, reported
+from strata.engines.handshake import HELLO_STALL_S, STALL_S, caps_fault
 from strata.engines.process import EngineProcess, Launch, launch
 from strata.errors import EngineMissingError, EngineUnusableError, StrataError
 
@@ -51,7 +51,7 @@ class _Listener:
                 text = f"the engine broke the protocol: {caps_fault(message)}"
                 self.done.set_exception(StrataError(text))
             case Caps() | Refuse() if not self.done.done():
-                self.done.set_result(reported(message) if isinstance(message, Caps) else message)
+                self.done.set_result(message)
             case _:
                 pass
 

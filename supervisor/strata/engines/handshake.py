@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import msgspec
 from strata_protocol.exit_codes import ExitCode
 from strata_protocol.messages import (
     Caps,
-    Configuration,
     Hello,
     Offer,
     Plan,
@@ -22,7 +20,6 @@ from strata_protocol.messages import (
     Ready,
     Reason,
     Refuse,
-    Shortfall,
     WantedModes,
 )
 from strata_protocol.peer import negotiate
@@ -165,7 +162,6 @@ class Handshake:
         ]
 
     def _on_caps(self, caps: Caps) -> list[HandshakeEffect]:
-        caps = reported(caps)
         if fault := caps_fault(caps):
             return [Broken(fault)]
         self.caps = caps
@@ -191,21 +187,6 @@ class Handshake:
             return [_refused(choice)]
         self.ready = ready
         return [BecameReady(ready)]
-
-
-def reported(caps: Caps) -> Caps:
-    """CAPS of an engine that reports its own choice alone, as one configuration."""
-    if caps.configurations:
-        return caps
-    short = [(mode.name, reason) for mode in caps.modes for reason in mode.reasons]
-    configuration = Configuration(
-        plan=caps.plan,
-        shortfalls=[Shortfall(axis=axis, reason=i) for i, (axis, _) in enumerate(short)],
-        memory=caps.memory,
-    )
-    return msgspec.structs.replace(
-        caps, configurations=[configuration], reasons=[reason for _, reason in short]
-    )
 
 
 def caps_fault(caps: Caps) -> str:
