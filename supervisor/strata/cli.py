@@ -1,7 +1,7 @@
 """The command line: flags to settings, command to function, errors to one sentence and a status.
 
-    strata-supervisor serve MODEL | status | quarantine | plan MODEL | capabilities | config
-        | version
+    strata-supervisor serve MODEL | status | quarantine | crashes | beacon | plan MODEL
+        | capabilities | config | version
 
 Flags come from the configuration's schema; docs/operations.md lists the exit statuses. This is
 the one place that joins `text` and `api` with the rest.
@@ -18,7 +18,7 @@ from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from strata import config_source
+from strata import cli_records, config_source
 from strata.config_source import Settings, Value, fields
 from strata.errors import (
     ConfigError,
@@ -123,7 +123,11 @@ def _run(argv: Sequence[str]) -> int:
 
             return show_status(_settings(args), as_json=args.json, watch=args.watch)
         case "quarantine":
-            return _quarantine(args)
+            return cli_records.run_quarantine(args, _settings(args))
+        case "crashes":
+            return cli_records.run_crashes(args, _settings(args))
+        case "beacon":
+            return cli_records.run_beacon(args, _settings(args))
         case "plan":
             from strata.cli_plan import show_plan  # noqa: PLC0415
 
@@ -143,19 +147,6 @@ def _run(argv: Sequence[str]) -> int:
         case _:
             parser.print_help()
             return ConfigError.exit_code
-
-
-def _quarantine(args: argparse.Namespace) -> int:
-    from strata.cli_quarantine import clear_quarantine, list_quarantine  # noqa: PLC0415
-
-    settings = _settings(args)
-    if args.action == "clear":
-        if (args.record is None) is not args.all:
-            raise ConfigError("quarantine clear takes the ID of a record, or --all")
-        return clear_quarantine(settings, args.record, as_json=args.json)
-    if args.record is not None or args.all:
-        raise ConfigError("quarantine list takes neither ID nor --all")
-    return list_quarantine(settings, as_json=args.json)
 
 
 async def build_http(
@@ -258,17 +249,21 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
         ("operations",),
         without=("log_format", "log_level"),
     )
-    quarantine.add_argument(
-        "action",
-        metavar="ACTION",
-        choices=("list", "clear"),
-        nargs="?",
-        default="list",
-        help="list (the default) or clear",
+    cli_records.add_quarantine(quarantine)
+    crashes = command(
+        "crashes",
+        "Lists, shows or exports what is recorded of engines that crashed.",
+        ("operations",),
+        without=("log_format", "log_level", "quarantine_trial_s"),
     )
-    quarantine.add_argument("record", metavar="ID", nargs="?", help="clear: the record to remove")
-    quarantine.add_argument("--all", action="store_true", help="clear: all records")
-    quarantine.add_argument("--json", action="store_true", help="one JSON list")
+    cli_records.add_crashes(crashes)
+    beacon = command(
+        "beacon",
+        "Shows what an engine does, or did when it ended.",
+        ("operations",),
+        without=("log_format", "log_level", "quarantine_trial_s"),
+    )
+    cli_records.add_beacon(beacon)
     plan = command(
         "plan",
         "Shows what would run, here or on another backend, without loading the model.",

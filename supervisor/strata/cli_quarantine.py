@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from strata.cli_status import counted, duration
 from strata.config_source import Settings
 from strata.engines import quarantine_file
 from strata.engines.quarantine import Quarantine, QuarantineRecord, QuarantineRow, QuarantineState
 from strata.errors import ConfigError, RunDirError
+from strata.observe.words import counted, duration
 
 
 def list_quarantine(settings: Settings, *, as_json: bool) -> int:

@@ -24,7 +24,7 @@ from aiohttp import web
 from strata.api.app import make_runner
 from strata.api.operations import boot_app, operations_routes
 from strata.config import Config
-from strata.config_source import Settings
+from strata.config_source import Settings, hidden, shown
 from strata.engines import stale
 from strata.engines.epoch import EngineSetup, Epoch
 from strata.engines.exits import EngineExit
@@ -35,6 +35,7 @@ from strata.engines.process import Launch
 from strata.errors import AddressError, StrataError
 from strata.model_source import engine_arguments, find_engine, find_model, model_name
 from strata.observe import log as service_log
+from strata.observe.bundle_writer import BundleWriter
 from strata.observe.metrics import Metrics
 from strata.observe.output import Output
 from strata.observe.status_socket import SOCKET_NAME, StateWriter, serve_status
@@ -183,7 +184,14 @@ class _Service:
         setup = EngineSetup(
             launch, wanted, inputs.run_dir, quarantine_trial_s=config.quarantine_trial_s
         )
-        self._owner = EngineOwner(setup, self._service, self)
+        self._bundles = BundleWriter(
+            inputs.run_dir,
+            self._service.request_facts,
+            config=shown(config),
+            secrets=hidden(config),
+            version=version(),
+        )
+        self._owner = EngineOwner(setup, self._service, self, reporter=self._bundles)
         facts = ServiceFacts(
             model_name=inputs.name,
             model_path=str(inputs.model),
@@ -194,6 +202,7 @@ class _Service:
             version=version(),
         )
         self._status = StatusSource(facts, self._owner, self._service, self._metrics)
+        self._bundles.status = self._status
         self._status.text_problem = "the tokeniser is loading"
         self._state = StateWriter(inputs.run_dir, self._status)
 
@@ -229,6 +238,7 @@ class _Service:
                     for task in background:
                         task.cancel()
             finally:
+                await asyncio.to_thread(self._bundles.close)
                 await self._state.write()
         log.info("ended")
 

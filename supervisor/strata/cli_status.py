@@ -17,6 +17,7 @@ from strata.errors import RunDirError
 from strata.observe.status import EXIT_STATUS, Status
 from strata.observe.status_socket import read_state, read_status
 from strata.observe.terminal import print_modes
+from strata.observe.words import counted, duration
 
 DOWN = 4
 WATCH_S = 1.0
@@ -83,6 +84,8 @@ def print_status(console: Console, status: Status) -> None:
         text += f", {counted(restarts.boot_attempts, 'boot attempt')} ended in a probe"
     if restarts.last is not None:
         text += f"; last: {restarts.last.text}, {duration(restarts.last.ago_s)} ago"
+        if restarts.last.bundle:
+            text += f" [crashes show {restarts.last.bundle}]"
     if restarts.next_start_s is not None:
         text += f"; next start in {duration(restarts.next_start_s)}"
     line("restarts", text)
@@ -103,20 +106,3 @@ def print_status(console: Console, status: Status) -> None:
     if status.modes:
         console.print()
         print_modes(console, status.modes, status.memory)
-
-
-def counted(count: int, word: str, ending: str = "s") -> str:
-    """ "1 start", "2 starts"."""
-    return f"{count} {word}{'' if count == 1 else ending}"
-
-
-def duration(seconds: float) -> str:
-    """ "3d02h", "41m", "12 s"."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    if whole < 86_400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
-    return f"{whole // 86_400}d{whole % 86_400 // 3600:02}h"

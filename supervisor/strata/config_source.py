@@ -137,6 +137,21 @@ def fields() -> Mapping[str, Field]:
     return MappingProxyType(found)
 
 
+def shown(config: Config) -> dict[str, str]:
+    """All settings for people; secrets are counted, not shown."""
+    return {key: field.shown(getattr(config, key)) for key, field in fields().items()}
+
+
+def hidden(config: Config) -> list[str]:
+    """The values of secret settings, to be kept out of what leaves the process."""
+    found: list[str] = []
+    for key, field in fields().items():
+        if field.secret:
+            value = getattr(config, key)
+            found += value if isinstance(value, tuple) else [str(value)]
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """A checked configuration and where each of its values came from."""

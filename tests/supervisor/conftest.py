@@ -21,6 +21,7 @@ from strata.engines.handshake import Wanted
 from strata.engines.modes import wanted_modes
 from strata.engines.owner import EngineOwner, EngineState
 from strata.engines.process import Launch
+from strata.observe.bundle_writer import BundleWriter
 from strata.serving.recorder import NullRecorder
 from strata.serving.request import Event, Handle, RequestSpec
 from strata.serving.service import EngineService
@@ -164,7 +165,8 @@ def make_rig(tmp_path: Path) -> RigMaker:
         )
         service = EngineService(config, NullRecorder())
         observer = Observer()
-        owner = EngineOwner(setup, service, observer, jitter=lambda: 0.0)
+        bundles = BundleWriter(run_dir, service.request_facts, config={"batch": "4"})
+        owner = EngineOwner(setup, service, observer, jitter=lambda: 0.0, reporter=bundles)
         task = asyncio.create_task(owner.run())
         ticker = asyncio.create_task(service.run())
         rig = Rig(service, owner, observer, task)
@@ -177,5 +179,6 @@ def make_rig(tmp_path: Path) -> RigMaker:
                 await ticker
             async with asyncio.timeout(15):
                 await asyncio.gather(task, return_exceptions=True)
+            bundles.close()
 
     return make

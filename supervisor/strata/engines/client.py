@@ -12,8 +12,9 @@ from typing import Protocol, cast
 from strata_protocol.codec import ToEngineMessage, ToSupervisorMessage
 from strata_protocol.errors import ProtocolFault
 from strata_protocol.messages import Resume, Submit
-from strata_protocol.peer import SupervisorPeer
 from strata_protocol.streams import split_prompt
+
+from strata.engines.frame_ring import RecordedPeer
 
 WRITE_HIGH_BYTES = 256 * 1024  # unsent command bytes above which new requests wait
 
@@ -59,7 +60,8 @@ class EngineClient:
 
     def __init__(self, listener: ClientListener) -> None:
         self._listener = listener
-        self._peer = SupervisorPeer()
+        self._peer = RecordedPeer()
+        self.frames = self._peer.frames
         self._is_dead = False  # a fault was reported; nothing more is read
         self._command: asyncio.WriteTransport | None = None
         self._event: asyncio.ReadTransport | None = None

@@ -126,6 +126,7 @@ class Epoch:
         self._listener = listener
         self._on_changed = on_changed
         self._client = EngineClient(self)
+        self.frames = self._client.frames
         self._loop = asyncio.get_running_loop()
         # A late PONG is normal on a busy machine, three missing ones in a row are a gap.
         self._pulse = Pulse(3 * setup.patience.ping_s, self._loop.time())

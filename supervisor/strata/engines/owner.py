@@ -21,6 +21,7 @@ from strata_protocol.messages import ModePlan, Reason
 
 from strata.engines.blame import is_in_step
 from strata.engines.crash_memory import CrashMemory
+from strata.engines.crash_report import Counters, CrashReporter, NullCrashReporter, crash_of
 from strata.engines.engine_log import newest_epoch
 from strata.engines.epoch import EngineSetup, Epoch
 from strata.engines.exits import UNUSABLE, EngineExit, ExitClass
@@ -90,6 +91,7 @@ class EngineOwner:
         listener: EngineListener,
         observer: OwnerObserver,
         jitter: Callable[[], float] = random.random,
+        reporter: CrashReporter | None = None,
     ) -> None:
         model = Path(setup.wanted.model)
         self._memory = CrashMemory(
@@ -103,6 +105,7 @@ class EngineOwner:
         self._setup = replace(setup, wanted=wanted)
         self._listener = listener
         self._observer = observer
+        self._reporter = reporter or NullCrashReporter()
         self._policy = RestartPolicy(lambda: 0.5 + 0.5 * jitter())
         self._stop = asyncio.Event()
         self._number = newest_epoch(setup.run_dir)
@@ -115,6 +118,11 @@ class EngineOwner:
     def quarantine(self) -> list[QuarantineRow]:
         """What is remembered of modes that ended engines."""
         return self._memory.rows()
+
+    def last_bundle(self) -> str:
+        """Id of the crash bundle of the last exit; empty where there is none (yet)."""
+        last = self.view.last_exit
+        return "" if last is None else self._reporter.bundle_of(last.epoch)
 
     async def run(self) -> None:
         """Returns after `stop`, once no engine is left. Raises StrictError when `--strict`
@@ -167,6 +175,12 @@ class EngineOwner:
             log.error("engine %s", exited.text)
         self._observer.on_exited(exited)
         verdict = self._memory.on_exited(exited, _plan(epoch), ready_s, epoch.served)
+        if exited.is_crash and not self._stop.is_set():
+            view = self.view
+            counters = Counters(view.starts, view.crashes, view.boot_attempts)
+            self._reporter.on_crashed(
+                crash_of(epoch, self._setup, exited, verdict, _plan(epoch), counters=counters)
+            )
         if epoch.handshake.ready is not None:
             self._listener.on_lost(
                 EngineLost(
@@ -203,12 +217,11 @@ class EngineOwner:
 
     async def _carry_out(self, exited: EngineExit, took_mode_out: bool) -> bool:
         """Does what the policy says about an exit; False when the owner is done."""
-        if self._stop.is_set():
-            return False
-        loop = asyncio.get_running_loop()
-        decision: Decision = self._policy.on_exited(
-            exited.exit_class, loop.time(), took_mode_out=took_mode_out
-        )
+        decision: Decision = Stopped()
+        if not self._stop.is_set():
+            now = asyncio.get_running_loop().time()
+            decision = self._policy.on_exited(exited.exit_class, now, took_mode_out=took_mode_out)
+        self._reporter.on_decided(decision)
         match decision:
             case Stopped():
                 return False

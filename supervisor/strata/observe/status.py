@@ -50,6 +50,7 @@ class LastExit(Record, frozen=True):
     exit_class: str
     text: str
     ago_s: float
+    bundle: str = ""  # id for `crashes show`, once it is written
 
 
 class RestartStatus(Record, frozen=True):

@@ -84,6 +84,7 @@ class StatusSource:
                     exit_class=last.exit_class.value,
                     text=last.text,
                     ago_s=now - view.last_exit_s,
+                    bundle=self._owner.last_bundle(),
                 ),
                 next_start_s=None
                 if view.next_start_s is None

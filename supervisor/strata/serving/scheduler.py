@@ -43,6 +43,7 @@ from strata.serving.request import (
     RequestSpec,
     TokensReady,
 )
+from strata.serving.request_facts import RequestFacts, facts_of
 
 SUBMIT_AHEAD = 2  # requests sent beyond the batch, so that a freed place is filled at once
 STALLED_MAX = 256  # requests whose reader does not read that are sent beyond these
@@ -103,6 +104,10 @@ class Scheduler:
     def in_flight(self) -> int:
         """Requests that take a place in the engine."""
         return len(self._in_flight) + len(self._abandoned)
+
+    def facts(self) -> list[RequestFacts]:
+        """What may be written down of the requests that the engine has."""
+        return [facts_of(e) for e in self._in_flight.values()]
 
     def oldest_wait_s(self, now: float) -> float:
         return max((now - e.arrived_s for e in self._line), default=0.0)

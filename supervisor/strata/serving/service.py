@@ -31,6 +31,7 @@ from strata.serving.admission import Closure, SchedulerLimits
 from strata.serving.handle import RequestHandle
 from strata.serving.recorder import Recorder
 from strata.serving.request import EngineFacts, Failed, Finished, RequestSpec
+from strata.serving.request_facts import RequestFacts
 from strata.serving.scheduler import Deliver, Effect, Fault, Scheduler, Send
 
 TICK_S = 0.25
@@ -162,6 +163,10 @@ class EngineService:
             scheduler.waiting_tokens,
             scheduler.oldest_wait_s(self._clock()),
         )
+
+    def request_facts(self) -> list[RequestFacts]:
+        """What may be written down of the requests that the engine has."""
+        return self._scheduler.facts()
 
     # --- inside
 

@@ -1,0 +1,30 @@
+"""Numbers and foreign text in words for people."""
+
+from __future__ import annotations
+
+
+def counted(count: int, word: str, ending: str = "s") -> str:
+    """ "1 start", "2 starts"."""
+    return f"{count} {word}{'' if count == 1 else ending}"
+
+
+def duration(seconds: float) -> str:
+    """ "3d02h", "41m10s", "12 s"."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86_400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86_400}d{whole % 86_400 // 3600:02}h"
+
+
+def age(seconds: float) -> str:
+    """A duration whose parts of a second matter: "0.42 s", "41m10s"."""
+    return f"{seconds:.2f} s" if seconds < 10 else duration(seconds)
+
+
+def printable(text: str) -> str:
+    """One line that a terminal shows as it is: no control characters, no line breaks."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
