@@ -128,10 +128,12 @@ bool EngineLoop::step() {
         const std::span<const Outcome> outcomes = runner_.run(step);
         scheduler_.complete(outcomes, monotonic_us(), effects_);
     } catch (const Error& error) {
-        scheduler_.fail(error, monotonic_us(), effects_);
         if (error.kind() == ErrorKind::DeviceLost || error.kind() == ErrorKind::OutOfMemory) {
+            // Its requests get no DONE: another engine can go on with them.
             fatal_ = protocol::Dying{error.kind(), error.code(), error.what()};
+            return true;
         }
+        scheduler_.fail(error, monotonic_us(), effects_);
     }
     if (!fatal_) beacon_.end_step();
     const double ms = static_cast<double>(monotonic_us() - begin_us) / 1000.0;

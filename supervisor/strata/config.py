@@ -277,6 +277,26 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             extra={"group": "queue"},
         ),
     ] = 600.0
+    park_s: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=86_400,
+            description="seconds that a request which has begun waits for an engine that is held"
+            " or refuses to start",
+            extra={"group": "queue"},
+        ),
+    ] = 330.0
+    journal_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 40,
+            description="memory for what running requests need to survive their engine; beyond it"
+            " the longest does not; 0: none does",
+            extra={"group": "queue", "metavar": "BYTES", "unit": "bytes"},
+        ),
+    ] = 512 * 1024 * 1024
     drain_s: Annotated[
         float,
         Meta(

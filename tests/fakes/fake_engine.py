@@ -38,6 +38,7 @@ class Behaviour:
     die_at: str = ""
     die_after: int = 0  # with die_at or stuck_at = tokens: after so many steps
     last: str = ""  # its last line of output before it dies
+    poison: int = -1  # dies in any step of a request whose prompt has this token
     exit: int | None = None  # how it dies: exit status, or
     signal: int = signal.SIGKILL  # this signal
     kernel: str = "matmul_fake"  # that the beacon names when it dies
@@ -87,6 +88,9 @@ class Sequence:
     credit: int
     produced: int = 0
     steps: int = 0
+
+    def token(self, index: int) -> int:
+        return self.ids[index % len(self.ids)]
 
 
 @dataclass(frozen=True)
@@ -387,6 +391,13 @@ class FakeEngine:
                     message.rid, message.prompt_tokens, list(message.ids), message.params,
                     message.credit,
                 )  # fmt: skip
+            case m.Resume():
+                self.at("submit")
+                s = self.sequences[message.rid] = Sequence(
+                    message.rid, message.prompt_tokens, list(message.ids), message.params,
+                    message.credit, len(message.generated),
+                )  # fmt: skip
+                self.check_resumed(s, message.generated)
             case m.Prompt():
                 if message.rid in self.sequences:
                     self.sequences[message.rid].ids += message.ids
@@ -423,13 +434,11 @@ class FakeEngine:
             if self.b.error:
                 self.done(s, m.FinishReason.ERROR, m.ErrorKind(self.b.error))
                 continue
-            token = s.ids[s.produced % len(s.ids)]
             offset = s.produced + (5 if self.b.gap and s.produced == 1 else 0)
-            ids = [token]
-            if self.b.repeat:
-                ids = [s.ids[i % len(s.ids)] for i in range(s.produced + 1)]
-                offset = 0
-            items.append(m.TokensItem(rid=s.rid, offset=offset, ids=ids))
+            first = 0 if self.b.repeat else s.produced
+            offset = 0 if self.b.repeat else offset
+            made = range(first, s.produced + 1)
+            items.append(m.TokensItem(s.rid, offset, [s.token(i) for i in made]))
             s.produced += 1
             if s.produced >= s.params.max_tokens:
                 finished.append(s)
@@ -456,6 +465,8 @@ class FakeEngine:
             sequences=count,
             rows=count * (1 + self.spec) + prompt_rows - 1,
         )
+        if any(self.b.poison in self.sequences[rid].ids for rid in rids):
+            self.die()
         if count > 1:
             self.at("shared")
         if prompt_rows > 1:
@@ -465,6 +476,13 @@ class FakeEngine:
 
     def served(self) -> set[str]:
         return set(self.b.features) - set(self.b.lacks)
+
+    def check_resumed(self, s: Sequence, generated: list[int]) -> None:
+        """What an earlier engine is said to have made must be what this one would have made."""
+        if len(s.ids) == s.prompt_tokens and generated != [s.token(i) for i in range(s.produced)]:
+            raise AssertionError(f"RESUME of request {s.rid} with other ids than were generated")
+        if s.produced >= s.params.max_tokens:
+            self.done(s, m.FinishReason.LENGTH)
 
     def refuse(self, message: m.Submit, kind: m.ErrorKind, code: str, text: str) -> None:
         self.send(

@@ -167,7 +167,8 @@ async def test_a_single_decode_row_implicates_nothing(make_rig: RigMaker, tmp_pa
     dies = {"die_at": "submit", "signal": signal.SIGSEGV}
     async with make_rig(dies, dies, {}) as rig:
         await rig.ready()
-        await collect(await rig.submit([1]))
+        await collect(await rig.submit([1]))  # it was alone in both, and is refused from now on
+        await rig.ready(starts=3)
         assert offers(tmp_path) == [[], [], []]
         assert status_of(rig).quarantine == []
 

@@ -1,7 +1,7 @@
 """The scheduler against a model of an engine that may die, stall, repeat itself or lag.
 
 Whatever happens, every accepted request ends exactly once, its tokens come in order without loss
-or repetition, and what had begun is never started over.
+or repetition, what had begun goes on where it was, and after a crash its suspects run alone.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from strata.engines.port import EngineLost
 from strata.serving.admission import Closure, SchedulerLimits
+from strata.serving.effects import Deliver, Effect, Fault, Send
 from strata.serving.entry import CREDIT_WINDOW
 from strata.serving.line import Line
 from strata.serving.recorder import NullRecorder
+from strata.serving.recovery import LOSSES_MAX
 from strata.serving.request import (
     EngineFacts,
     Failed,
@@ -27,11 +30,7 @@ from strata.serving.request import (
 from strata.serving.scheduler import (
     CANCEL_GRACE_S,
     SUBMIT_AHEAD,
-    Deliver,
-    Effect,
-    Fault,
     Scheduler,
-    Send,
 )
 from strata_protocol.features import FIELDS
 from strata_protocol.messages import (
@@ -43,6 +42,7 @@ from strata_protocol.messages import (
     ModelFacts,
     ModePlan,
     PromptLogprobs,
+    Resume,
     SamplingParams,
     Submit,
     Tokens,
@@ -60,12 +60,19 @@ def facts(batch: int = BATCH, max_context: int = 100, kv_tokens: int = 300) -> E
     return EngineFacts(ModelFacts(), plan, features=frozenset(FIELDS))
 
 
-def spec(prompt: int = 1, key: str = "", max_tokens: int = 1000) -> RequestSpec:
-    return RequestSpec("r", [7] * prompt, SamplingParams(max_tokens=max_tokens), key)
+def spec(prompt: int = 1, key: str = "", max_tokens: int = 1000, token: int = 7) -> RequestSpec:
+    return RequestSpec("r", [token] * prompt, SamplingParams(max_tokens=max_tokens), key)
 
 
-def scheduler(requests: int = 100, tokens: int = 0, timeout_s: float = 0) -> Scheduler:
-    return Scheduler(SchedulerLimits(requests, tokens, timeout_s), NullRecorder(), lambda: 0.5)
+def scheduler(
+    requests: int = 100, tokens: int = 0, timeout_s: float = 0, park_s: float = 330
+) -> Scheduler:
+    limits = SchedulerLimits(requests, tokens, timeout_s, park_s=park_s)
+    return Scheduler(limits, NullRecorder(), lambda: 0.5)
+
+
+def killed(cause: str = "it was killed") -> EngineLost:
+    return EngineLost(cause, is_external=True)
 
 
 def draining(rid: int) -> Done:
@@ -79,7 +86,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.s = scheduler(requests=6, tokens=200, timeout_s=50)
+        self.s = scheduler(requests=6, tokens=200, timeout_s=50, park_s=40)
         self.up = False
         self.draining = False  # the engine was told to end and has refused a request
         self.writable = True
@@ -89,7 +96,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.got: dict[int, int] = {}  # rid -> tokens delivered
         self.consumed: dict[int, int] = {}
         self.ended: dict[int, Failed | Finished] = {}
-        self.submits: dict[int, int] = {}
+        self.losses: dict[int, int] = {}
+        self.stalled: set[int] = set()  # were out of credit once, and may all come back
 
     def perform(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -104,7 +112,13 @@ class SchedulerMachine(RuleBasedStateMachine):
                     assert len(running) < BATCH + SUBMIT_AHEAD
                     self.engine[m.rid] = 0
                     self.credit[m.rid] = m.credit
-                    self.submits[m.rid] = self.submits.get(m.rid, 0) + 1
+                case Send(Resume() as m):
+                    assert self.up
+                    assert not self.draining
+                    assert m.rid not in self.engine
+                    assert m.generated == list(range(self.got[m.rid])) != []
+                    self.engine[m.rid] = self.got[m.rid]
+                    self.credit[m.rid] = m.credit
                 case Send(Cancel(rid=rid)):
                     assert rid in self.engine
                     self.cancelled.add(rid)
@@ -125,9 +139,10 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(prompt=st.integers(1, 120), key=st.sampled_from("abc"))
     def submit(self, prompt: int, key: str) -> None:
         try:
-            rid, effects = self.s.submit(spec(prompt, key), self.now)
+            rid, effects = self.s.submit(spec(prompt, key, token=len(self.got) // 2), self.now)
         except RejectedError as error:
-            if error.code not in {"queue_full", "context_length_exceeded", "closed"}:
+            codes = {"queue_full", "context_length_exceeded", "closed", "request_quarantined"}
+            if error.code not in codes:
                 raise
             return
         self.got[rid] = self.consumed[rid] = 0
@@ -141,18 +156,31 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.perform(self.s.on_ready(facts(), self.now))
 
     @precondition(lambda self: self.up)
-    @rule()
-    def lost(self) -> None:
+    @rule(data=st.data(), external=st.booleans(), blamed=st.sampled_from(["", "", "batch"]))
+    def lost(self, data: st.DataObject, external: bool, blamed: str) -> None:
+        had = sorted(self.engine)
+        named = data.draw(st.sets(st.sampled_from(had))) if had else set()
         self.up = self.draining = False
         self.engine.clear()
+        open_before = {r for r in had if r not in self.ended and r not in self.cancelled}
         self.cancelled.clear()
-        self.perform(self.s.on_lost("it died", self.now))
+        died = EngineLost("it died", tuple(named), external, blamed_mode=blamed)
+        self.perform(self.s.on_lost(died, self.now))
+        if not external and (open_before & named) - self.ended.keys():
+            assert self.s.is_trying
+        for rid in open_before:
+            self.losses[rid] = self.losses.get(rid, 0) + 1
+            event = self.ended.get(rid)
+            if event is not None and self.losses[rid] <= LOSSES_MAX:
+                assert isinstance(event, Failed)
+                assert event.code == "request_quarantined"
 
     @precondition(lambda self: not self.up)
     @rule()
     def hold(self) -> None:
         self.perform(self.s.on_closed(Closure("closed", "held", 5), self.now))
-        assert self.s.waiting == 0
+        assert self.s.waiting == sum(n > 0 and r not in self.ended for r, n in self.got.items())
+        assert self.s.waiting == self.s.parked
 
     @precondition(lambda self: bool(self.engine))
     @rule(data=st.data(), back=st.integers(0, 3))
@@ -165,6 +193,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             start = max(done - back, 0)  # repeats some of what was sent
             items.append(TokensItem(rid=rid, offset=start, ids=list(range(start, done + count))))
             self.engine[rid] = done + count
+            if self.engine[rid] == self.credit[rid]:
+                self.stalled.add(rid)
         self.perform(self.s.on_tokens(Tokens(step=1, items=items), self.now))
         for rid in chosen:
             if rid not in self.ended:  # by its deadline, without the engine
@@ -178,8 +208,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         had_ended = rid in self.ended
         del self.engine[rid]
         self.draining = True
-        if rid not in self.cancelled:
-            self.submits[rid] -= 1
         self.perform(self.s.on_done(draining(rid), self.now))
         assert (rid in self.ended) == (had_ended or rid in self.cancelled)
 
@@ -228,12 +256,15 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def bounds_hold(self) -> None:
+        able = [r for r, n in self.engine.items() if n < self.credit[r] and r not in self.ended]
+        if self.s.is_trying:
+            assert len(able) <= 1, "a suspect does not run alone"
         assert self.s.in_flight == len(self.engine)
         assert self.s.waiting == len(self.got) - len(self.ended.keys() | self.engine.keys())
-        assert all(count <= 3 for count in self.submits.values())
         if (
             self.up
             and not self.draining
+            and not self.s.is_trying
             and self.writable
             and len(self.engine) < BATCH + SUBMIT_AHEAD
         ):
@@ -298,7 +329,7 @@ def test_requeued_go_first_in_their_former_order() -> None:
     for n in range(6):
         s.submit(spec(), float(n))
     assert s.in_flight == 4
-    s.on_lost("died", 7)
+    s.on_lost(killed(), 7)
     sent = [e.message.rid for e in s.on_ready(facts(batch=2), 8) if isinstance(e, Send)]
     assert sent == [1, 2, 3, 4]
 
@@ -402,7 +433,7 @@ def test_cancel_is_sent_once() -> None:
     rid, _ = s.submit(spec(), 0)
     assert s.cancel(rid, 1) == [Send(Cancel(rid=rid))]
     assert s.cancel(rid, 2) == []
-    (effect,) = s.on_lost("died", 3)
+    (effect,) = s.on_lost(killed(), 3)
     assert isinstance(effect, Deliver)
     assert isinstance(effect.event, Finished)
     assert effect.event.reason is FinishReason.CANCELLED
@@ -454,7 +485,7 @@ def test_what_a_draining_engine_refuses_waits_for_the_next_in_order() -> None:
     assert [s.on_done(draining(rid), 1) for rid in rids[:3]] == [[], [], []]
     assert (s.in_flight, s.waiting) == (0, 5)
     assert s.submit(spec(), 1)[1] == []
-    s.on_lost("it ended", 2)
+    s.on_lost(killed("it ended"), 2)
     sent = [e.message.rid for e in s.on_ready(facts(batch=3), 3) if isinstance(e, Send)]
     assert sent == rids
 

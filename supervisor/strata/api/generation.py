@@ -22,6 +22,7 @@ from strata.serving.request import (
     Failed,
     Finished,
     Handle,
+    Paused,
     PromptScored,
     RejectedError,
     RequestSpec,
@@ -43,7 +44,14 @@ class ChoiceEnded:
     finish_reason: str  # "stop" or "length"
 
 
-Output = Delta | PromptLogprobs | ChoiceEnded
+@dataclass(frozen=True, slots=True)
+class ChoicePaused:
+    """The engine is gone; the choice goes on where it was. Seen as a comment at most."""
+
+    text: str  # one line
+
+
+Output = Delta | PromptLogprobs | ChoicePaused | ChoiceEnded
 Sink = Callable[[int, Output], Awaitable[None]]  # (choice index, output)
 
 
@@ -135,6 +143,8 @@ class Generation:
                         await self._show(index, handle, event, sink)
                 case PromptScored(offset, logprobs):
                     await sink(index, PromptLogprobs(offset, logprobs))
+                case Paused(why):
+                    await sink(index, ChoicePaused(why))
                 case Finished():
                     await self._finish(index, event, sink)
                     return

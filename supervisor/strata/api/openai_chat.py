@@ -14,7 +14,7 @@ from strata.api.body_needs import body_needs, message_needs
 from strata.api.choice import ChoiceText, Delta, ScoredToken
 from strata.api.context import ApiContext, new_id
 from strata.api.errors import invalid, unsupported
-from strata.api.generation import ChoiceEnded, Generation, Output, PromptLogprobs
+from strata.api.generation import ChoiceEnded, ChoicePaused, Generation, Output, PromptLogprobs
 from strata.api.sampling import (
     TOP_LOGPROBS_MAX,
     build_params,
@@ -129,6 +129,8 @@ class _Answer:
                     reasons[index] = output.finish_reason
                 case PromptLogprobs():
                     pass  # chats never ask for them
+                case ChoicePaused():
+                    pass
                 case _:
                     assert_never(output)
 
@@ -164,6 +166,9 @@ class _Answer:
                     choice = ChatChunkChoice(index, ChatDelta(), None, output.finish_reason)
                 case PromptLogprobs():
                     return  # chats never ask for them
+                case ChoicePaused():
+                    await stream.comment(output.text)
+                    return
                 case _:
                     assert_never(output)
             await stream.send(self._chunk([choice]))

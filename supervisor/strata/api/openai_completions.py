@@ -19,7 +19,7 @@ from strata.api.body_needs import body_needs
 from strata.api.choice import ChoiceText, Delta, ScoredToken
 from strata.api.context import ApiContext, new_id
 from strata.api.errors import invalid
-from strata.api.generation import ChoiceEnded, Generation, Output, PromptLogprobs
+from strata.api.generation import ChoiceEnded, ChoicePaused, Generation, Output, PromptLogprobs
 from strata.api.sampling import (
     TOP_LOGPROBS_MAX,
     build_params,
@@ -192,6 +192,8 @@ class _Answer:
                     choice.reason = output.finish_reason
                 case PromptLogprobs():
                     self._score(index, output)
+                case ChoicePaused():
+                    pass
                 case _:
                     assert_never(output)
 
@@ -219,6 +221,9 @@ class _Answer:
             choice = self._choices[index]
             if isinstance(output, PromptLogprobs):
                 self._score(index, output)
+                return
+            if isinstance(output, ChoicePaused):
+                await stream.comment(output.text)
                 return
             if self._echo and not choice.opened:
                 choice.opened = True

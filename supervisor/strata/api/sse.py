@@ -1,15 +1,16 @@
 """One response of server-sent events.
 
 The headers go out at admission. While nothing else is sent, a comment line goes out every `ping_s`,
-so that proxies keep the connection. A stream ends in one of two ways, and only one: `finish`
-(`[DONE]`, complete body), or `fail` (one error event, and a body that is cut off, so that no client
-can take it for whole).
+so that proxies keep the connection; a pause is told in a comment at once. A stream ends in one of
+two ways, and only one: `finish` (`[DONE]`, complete body), or `fail` (one error event, and a body
+that is cut off, so that no client can take it for whole).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -29,7 +30,15 @@ _HEADERS = {
 class EventStream:
     """Writes to one client. `send` returns when the client's buffer has room again."""
 
-    __slots__ = ("_last_s", "_ping_s", "_request", "_response", "_write_idle_s", "_writing_s")
+    __slots__ = (
+        "_comment_s",
+        "_last_s",
+        "_ping_s",
+        "_request",
+        "_response",
+        "_write_idle_s",
+        "_writing_s",
+    )
 
     def __init__(self, request: web.Request, *, ping_s: float, write_idle_s: float) -> None:
         self._request = request
@@ -37,6 +46,7 @@ class EventStream:
         self._ping_s = ping_s
         self._write_idle_s = write_idle_s
         self._last_s = 0.0  # when the last bytes went out
+        self._comment_s = -math.inf  # when the last comment did
         self._writing_s: float | None = None  # since when a write waits for the client
 
     async def run(self, produce: Callable[[], Awaitable[None]]) -> web.StreamResponse:
@@ -60,6 +70,14 @@ class EventStream:
     async def send(self, payload: bytes) -> None:
         """One event with `payload` (JSON on one line) as its data."""
         await self._write(b"data: " + payload + b"\n\n")
+
+    async def comment(self, text: str) -> None:
+        """Tells `text` (one line) in a comment, which no client takes for data; left out where the
+        last comment was less than `ping_s` ago."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._comment_s >= self._ping_s:
+            self._comment_s = now_s
+            await self._write(b": " + text.encode() + b"\n\n")
 
     async def _fail(self, error: ApiError) -> None:
         try:
@@ -101,4 +119,5 @@ class EventStream:
                     return
                 self._last_s = now_s
             elif now_s - self._last_s >= self._ping_s:
+                self._comment_s = now_s
                 await self._write(b": ping\n\n")

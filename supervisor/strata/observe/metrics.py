@@ -81,6 +81,16 @@ class Metrics:
         self._accepted = counter("requests_accepted", "requests accepted")
         self._rejected = counter("rejected", "requests refused at the door", ["reason"])
         self._requeued = counter("requeued", "requests sent again after an engine died")
+        self._resumed = counter("resumed", "requests that went on with another engine")
+        self._resume_gap = histogram(
+            "resume_gap_seconds", "from an engine's end to the next one's work", _LATENCY_S
+        )
+        self._quarantined = counter(
+            "poison_quarantined", "requests found to kill engines, refused from then on"
+        )
+        self._parked = gauge("parked", "requests that lost their engine and wait for the next")
+        self._refused = gauge("quarantined_requests", "requests refused for killing engines")
+        self._journal = gauge("journal_bytes", "memory for what running requests need to go on")
         self._running = gauge("running", "requests in the engine")
         self._queue_depth = gauge("queue_depth", "requests that wait")
         self._queue_tokens = gauge("queue_tokens", "prompt tokens that wait")
@@ -116,6 +126,7 @@ class Metrics:
         self._ttft_samples: deque[float] = deque(maxlen=SAMPLES_KEPT)
         self._per_second: deque[tuple[int, int]] = deque(maxlen=RATE_WINDOW_S + 1)
         self.lag_s = 0.0
+        self.resumed = 0
 
     # --- Recorder
 
@@ -130,6 +141,14 @@ class Metrics:
 
     def on_requeued(self) -> None:
         self._requeued.inc()
+
+    def on_resumed(self, gap_s: float) -> None:
+        self._resumed.inc()
+        self._resume_gap.observe(gap_s)
+        self.resumed += 1
+
+    def on_quarantined(self) -> None:
+        self._quarantined.inc()
 
     def on_tokens(self, now: float, first_s: list[float], gaps_s: list[float], count: int) -> None:
         self._tokens.inc(count)
@@ -197,6 +216,9 @@ class Metrics:
         self._running.set(load.running)
         self._queue_depth.set(load.waiting)
         self._queue_tokens.set(load.waiting_tokens)
+        self._parked.set(load.parked)
+        self._refused.set(load.quarantined)
+        self._journal.set(load.journal_bytes)
         for use, pages in (
             ("used", load.kv_pages_used),
             ("cached", load.kv_pages_cached),

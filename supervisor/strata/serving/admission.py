@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from strata_protocol.messages import ErrorKind
 
 from strata.serving.needs import MODE_UNSUPPORTED, misfit, needs_of
-from strata.serving.request import EngineFacts, RejectedError, RequestSpec
+from strata.serving.request import EngineFacts, Failed, RejectedError, RequestSpec
 
 QUEUE_TOKENS_UNKNOWN = 1 << 20  # bound of waiting prompt tokens until the KV pool is known
 RETRY_AFTER_MAX_S = 55.0
@@ -24,6 +24,8 @@ class SchedulerLimits:
     queue_requests: int
     queue_tokens: int  # 0: four times the KV pool
     request_timeout_s: float  # 0: none
+    journal_bytes: int = 512 << 20  # for what is needed to go on with another engine
+    park_s: float = 330.0  # that a request which has begun waits for an engine that is held
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,10 @@ class Closure:
     code: str  # "draining", "engine_hold", "engine_refused"
     text: str
     retry_after_s: float
+
+    def failed(self) -> Failed:
+        """The same for what had been accepted."""
+        return Failed(ErrorKind.OVERLOADED, self.code, self.text)
 
     def error(self) -> RejectedError:
         retry_after_s = min(max(self.retry_after_s, 1.0), RETRY_AFTER_MAX_S)
@@ -98,6 +104,24 @@ class Admission:
             "context_length_exceeded",
             f"the prompt has {len(spec.prompt_ids)} tokens, but a sequence may reach"
             f" {context} tokens with its answer",
+        )
+
+    def fit_error(self, spec: RequestSpec, generated: int) -> RejectedError | None:
+        """Why the engine that is ready now cannot take a request accepted earlier, of which
+        `generated` tokens exist; None where it can."""
+        error = self.refusal(spec)
+        if error is not None or not generated or self.facts is None:
+            return error
+        context = self.facts.plan.max_context
+        tokens = len(spec.prompt_ids) + generated
+        # All that was asked for may be there already, and only its end is missing.
+        if tokens < context or generated >= spec.params.max_tokens:
+            return None
+        return RejectedError(
+            ErrorKind.INVALID_REQUEST,
+            "context_length_exceeded",
+            f"the request had reached {tokens} tokens when its engine ended, but with the next one"
+            f" a sequence may reach {context} tokens",
         )
 
     def _queue_tokens(self) -> int:

@@ -1,8 +1,8 @@
 """One accepted request inside serving: its state and what it has been given so far.
 
     WAITING -> SUBMITTED -> STREAMING -> (terminal: the entry is forgotten)
-       ^           |
-       └───────────┘  the engine died or drained before a token came
+       ^           |            |
+       └───────────┴────────────┘  the engine died or drained: it is parked for the next one
 
 Only the scheduler changes an entry.
 """
@@ -13,7 +13,7 @@ import enum
 import math
 from dataclasses import dataclass
 
-from strata_protocol.messages import ErrorKind
+from strata_protocol.messages import ErrorKind, Timings
 
 from strata.serving.request import Failed, RequestSpec
 
@@ -23,7 +23,7 @@ CREDIT_WINDOW = 512  # output tokens the engine may be ahead of the reader
 class RequestState(enum.Enum):
     WAITING = "waiting"  # in the line; the engine does not know it
     SUBMITTED = "submitted"  # sent; no token yet
-    STREAMING = "streaming"  # tokens have come; it cannot start over unseen
+    STREAMING = "streaming"  # tokens have come; another engine must go on where this one was
 
 
 @dataclass(slots=True, eq=False)
@@ -33,13 +33,19 @@ class Entry:
     arrived_s: float
     deadline_s: float  # inf where there is no limit
     state: RequestState = RequestState.WAITING
-    submitted_s: float = 0.0
+    submitted_s: float = 0.0  # to the engine that has it now
+    first_token_s: float = 0.0  # from that engine; 0 = none yet
     last_token_s: float = 0.0
     received: int = 0  # output tokens so far, absolute
     consumed: int = 0  # of them, read by the client's side
     granted: int = CREDIT_WINDOW  # output tokens the engine may produce, absolute
     scored: int = 0  # prompt index up to which logprobs were delivered
-    requeues: int = 0  # engines that died with it
+    losses: int = 0  # engines that died with it, as far as that counts
+    lost_s: float | None = None  # when the last engine that had it was lost, while none has it
+    queue_ms: float = 0.0  # spent in the line so far
+    prefill_ms: float = 0.0  # in engines that were lost
+    decode_ms: float = 0.0
+    held_at: int | None = None  # while suspects are tried: the credit it was sent
     ending: Failed | None = None  # the error that the engine's DONE will be answered with
     is_cancelled: bool = False
     cancelled_s: float = math.inf  # when the engine was first sent CANCEL
@@ -57,10 +63,36 @@ class Entry:
         """Out of credit: its reader does not read, so the engine does not run it either."""
         return self.received >= self.granted
 
-    def reset(self) -> None:
-        """Back to the line, as if never submitted. Only before the first token."""
+    @property
+    def has_begun(self) -> bool:
+        return self.received > 0
+
+    def start(self, now: float) -> None:
+        """It leaves the line for the engine."""
+        since_s = self.arrived_s if self.lost_s is None else self.lost_s
+        self.queue_ms += (now - since_s) * 1000
+        self.state = RequestState.STREAMING if self.has_begun else RequestState.SUBMITTED
+        self.submitted_s = now
+        self.first_token_s = 0.0
+        self.lost_s = None
+        self.granted = max(self.granted, self.consumed + CREDIT_WINDOW)
+
+    def park(self, now: float) -> None:
+        """Back to the line. What it has been given stays given."""
+        if self.first_token_s:
+            self.prefill_ms += (self.first_token_s - self.submitted_s) * 1000
+            self.decode_ms += (self.last_token_s - self.first_token_s) * 1000
         self.state = RequestState.WAITING
-        self.granted = CREDIT_WINDOW
+        self.lost_s = now
+        self.held_at = None
+
+    def timings(self, last: Timings) -> Timings:
+        """Over all engines that had it; `last` is what the one that finished it says."""
+        return Timings(
+            last.queue_ms + self.queue_ms,
+            last.prefill_ms + self.prefill_ms,
+            last.decode_ms + self.decode_ms,
+        )
 
 
 def deadline_exceeded(timeout_s: float) -> Failed:

@@ -17,7 +17,15 @@ class Recorder(Protocol):
         ...
 
     def on_requeued(self) -> None:
-        """A request whose engine died or drains goes back to the line."""
+        """A request without a token, whose engine died or drains, goes back to the line."""
+        ...
+
+    def on_resumed(self, gap_s: float) -> None:
+        """A request that had begun was sent to the next engine, `gap_s` after it lost its last."""
+        ...
+
+    def on_quarantined(self) -> None:
+        """A request was found to kill engines and is refused from now on."""
         ...
 
     def on_tokens(self, now: float, first_s: list[float], gaps_s: list[float], count: int) -> None:
@@ -47,6 +55,12 @@ class NullRecorder:
         pass
 
     def on_requeued(self) -> None:
+        pass
+
+    def on_resumed(self, gap_s: float) -> None:
+        pass
+
+    def on_quarantined(self) -> None:
         pass
 
     def on_tokens(self, now: float, first_s: list[float], gaps_s: list[float], count: int) -> None:

@@ -46,6 +46,13 @@ class PromptScored:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """The engine is gone; the request goes on with the next one where it was."""
+
+    text: str  # one line, for people
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     reason: FinishReason  # STOP, LENGTH or CANCELLED
     prompt_tokens: int
@@ -63,7 +70,7 @@ class Failed:
     param: str | None = None  # the body's field that is the reason, where one is
 
 
-Event = TokensReady | PromptScored | Finished | Failed
+Event = TokensReady | PromptScored | Paused | Finished | Failed
 
 
 class RejectedError(Exception):

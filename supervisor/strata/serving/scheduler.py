@@ -2,19 +2,17 @@
 its request. Events in, effects out; no I/O and no clock of its own.
 
 Invariants: every accepted request gets exactly one terminal event, at the latest CANCEL_GRACE_S
-after its CANCEL; what an engine's death or drain found without a token starts over unseen, what
-had begun gets one typed error; a token is delivered once, in order, whatever the engine repeats.
+after its CANCEL; what an engine's death or drain found running stands before all others and goes on
+with the next engine where recovery.py says so; after a crash its suspects run alone (poison.py); a
+token is delivered once, in order, whatever the engines repeat.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
-import msgspec
 from strata_protocol.errors import ProtocolFault
-from strata_protocol.features import declare
 from strata_protocol.messages import (
     Cancel,
     Credit,
@@ -22,22 +20,23 @@ from strata_protocol.messages import (
     ErrorKind,
     FinishReason,
     PromptLogprobs,
-    Submit,
     Timings,
     Tokens,
 )
 from strata_protocol.streams import new_tokens
 
-from strata.engines.port import ENGINE_DRAINING
+from strata.engines.port import ENGINE_DRAINING, EngineLost
 from strata.serving.admission import Admission, Closure, SchedulerLimits
+from strata.serving.effects import Deliver, Effect, Fault, Send
 from strata.serving.entry import CREDIT_WINDOW, Entry, RequestState, deadline_exceeded
 from strata.serving.line import Line
 from strata.serving.recorder import Recorder
+from strata.serving.recovery import Recovery
 from strata.serving.request import (
     EngineFacts,
-    Event,
     Failed,
     Finished,
+    Paused,
     PromptScored,
     RejectedError,
     RequestSpec,
@@ -48,29 +47,7 @@ from strata.serving.request_facts import RequestFacts, facts_of
 SUBMIT_AHEAD = 2  # requests sent beyond the batch, so that a freed place is filled at once
 STALLED_MAX = 256  # requests whose reader does not read that are sent beyond these
 CREDIT_STEP = CREDIT_WINDOW // 2  # credit is renewed in steps of this size
-REQUEUES_MAX = 2
 CANCEL_GRACE_S = 5.0  # from CANCEL to the end without the engine's DONE
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    message: Submit | Cancel | Credit
-
-
-@dataclass(frozen=True, slots=True)
-class Deliver:
-    rid: int
-    event: Event
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """The engine broke the protocol; it must be ended."""
-
-    text: str
-
-
-Effect = Send | Deliver | Fault
 
 
 class Scheduler:
@@ -80,14 +57,17 @@ class Scheduler:
         self, limits: SchedulerLimits, recorder: Recorder, jitter: Callable[[], float]
     ) -> None:
         self._timeout_s = limits.request_timeout_s
+        self._park_s = limits.park_s
         self._recorder = recorder
         self._admission = Admission(limits, jitter)
+        self._recovery = Recovery(limits.journal_bytes)
         self._line: Line[Entry] = Line()
         self._in_flight: dict[int, Entry] = {}  # known to the engine, in order of submission
         self._entries: dict[int, Entry] = {}
         self._abandoned: set[int] = set()  # ended here, but the engine has not said DONE
         self._is_up = False  # takes requests: from READY until it is lost or drains
         self._is_writable = True
+        self._closed_s: float | None = None  # since when no engine is to be expected soon
         self._next_rid = 1
 
     # --- what others may read
@@ -109,6 +89,24 @@ class Scheduler:
         """What may be written down of the requests that the engine has."""
         return [facts_of(e) for e in self._in_flight.values()]
 
+    @property
+    def parked(self) -> int:
+        """Requests that have lost their engine and wait for the next one; they count as waiting."""
+        return sum(e.lost_s is not None for e in self._line)
+
+    @property
+    def journal_bytes(self) -> int:
+        return self._recovery.journal.bytes
+
+    def quarantined(self, now: float) -> int:
+        """Requests, by fingerprint, that are refused because they killed engines."""
+        return self._recovery.quarantine.count(now)
+
+    @property
+    def is_trying(self) -> bool:
+        """Whether a crash's suspects run alone, one after another."""
+        return self._recovery.trials.is_on
+
     def oldest_wait_s(self, now: float) -> float:
         return max((now - e.arrived_s for e in self._line), default=0.0)
 
@@ -117,6 +115,7 @@ class Scheduler:
     def submit(self, spec: RequestSpec, now: float) -> tuple[int, list[Effect]]:
         """Accepts a request; returns its id. Raises RejectedError."""
         try:
+            self._recovery.quarantine.check(spec, now)
             fits = self._has_place() and not len(self._line)
             self._admission.check(spec, len(self._line), self._line.tokens, fits=fits)
         except RejectedError as error:
@@ -139,7 +138,7 @@ class Scheduler:
             entry.cancelled_s = min(entry.cancelled_s, now)
             return [Send(Cancel(rid=rid))]
         self._line.remove(entry)
-        return [self._end(entry, self._cancelled(entry), now)]
+        return [self._end(entry, self._cancelled(entry), now), *self._dispatch(now)]
 
     def on_consumed(self, rid: int, count: int) -> list[Effect]:
         """The reader took `count` tokens: the engine may run further ahead again."""
@@ -148,7 +147,8 @@ class Scheduler:
             return []
         entry.consumed += count
         upto = entry.consumed + CREDIT_WINDOW
-        if upto - entry.granted < CREDIT_STEP:
+        is_known = entry.state is not RequestState.WAITING and entry.held_at is None
+        if not is_known or upto - entry.granted < CREDIT_STEP:
             return []
         entry.granted = upto
         return [Send(Credit(rid=rid, upto=upto))]
@@ -171,59 +171,60 @@ class Scheduler:
             if now - entry.cancelled_s >= CANCEL_GRACE_S:
                 self._abandoned.add(entry.rid)
                 effects.append(self._end(entry, entry.ending or self._cancelled(entry), now))
-        return effects
+        closure, closed_s = self._admission.closed, self._closed_s
+        if closure is not None and closed_s is not None and now - closed_s >= self._park_s:
+            effects += self._end_waiting(closure.failed(), now)
+        return effects + self._dispatch(now) if effects else effects
 
     # --- the engine's life
 
     def on_ready(self, facts: EngineFacts, now: float) -> list[Effect]:
         self._admission.facts = facts
         self._admission.closed = None
+        self._closed_s = None
         self._is_up = True
         self._is_writable = True
         effects: list[Effect] = []
         for entry in list(self._line):
-            # Accepted before the first READY, or when the mode had more to offer.
-            error = self._admission.refusal(entry.spec)
+            # Accepted before the first READY, or when the engine could do more.
+            error = self._admission.fit_error(entry.spec, entry.received)
             if error is not None:
                 self._line.remove(entry)
                 failed = Failed(error.kind, error.code, error.text, error.param)
                 effects.append(self._end(entry, failed, now))
         return effects + self._dispatch(now)
 
-    def on_lost(self, cause: str, now: float) -> list[Effect]:
-        """The engine is gone: requests without a token go back to the front of the line."""
+    def on_lost(self, lost: EngineLost, now: float) -> list[Effect]:
+        """The engine is gone: what it ran goes back to the front of the line."""
         self._is_up = False
         effects: list[Effect] = []
-        again: list[Entry] = []
-        for entry in list(self._in_flight.values()):
-            event: Failed | Finished
-            if entry.is_cancelled:
-                event = self._cancelled(entry)
-            elif entry.ending is not None:
-                event = entry.ending
-            elif entry.state is RequestState.SUBMITTED and entry.requeues < REQUEUES_MAX:
-                entry.reset()
-                entry.requeues += 1
-                again.append(entry)
-                self._recorder.on_requeued()
-                continue
-            else:
-                begun = entry.state is RequestState.STREAMING
-                text = f"the engine ended while the request ran: {cause}"
-                if not begun:
-                    text = f"the engine ended {entry.requeues + 1} times with this request: {cause}"
-                event = Failed(ErrorKind.INTERNAL, "engine_restarted", text)
-            effects.append(self._end(entry, event, now))
+        running = list(self._in_flight.values())
+        loss = self._recovery.on_lost(lost, running, now, has_others=bool(self._abandoned))
+        for entry, failed in loss.ended:
+            event = failed or (None if entry.is_cancelled else entry.ending)
+            effects.append(self._end(entry, event or self._cancelled(entry), now))
         self._in_flight.clear()
         self._abandoned.clear()
-        self._line.push_front(again)
+        for entry in loss.again:
+            entry.park(now)
+            if not entry.has_begun:
+                self._recorder.on_requeued()
+            effects.append(Deliver(entry.rid, Paused("the engine restarts, the request goes on")))
+        self._line.push_front(list(loss.again))
+        if loss.guilty is not None:
+            self._recorder.on_quarantined()
+            failed = self._recovery.quarantine.verdict(loss.guilty, lost.cause)
+            for entry in self._recovery.sharing(loss.guilty, list(self._line)):
+                self._line.remove(entry)
+                effects.append(self._end(entry, failed, now))
         return effects
 
     def on_closed(self, closure: Closure, now: float) -> list[Effect]:
-        """The engine does not come back soon: what waits is answered, and new requests are
-        refused until the next READY."""
+        """The engine does not come back soon: new requests are refused until the next READY, and
+        what waits is answered, but what has begun waits on for `park_s`."""
         self._admission.closed = closure
-        return self._end_waiting(Failed(ErrorKind.OVERLOADED, closure.code, closure.text), now)
+        self._closed_s = now if self._closed_s is None else self._closed_s
+        return self._end_waiting(closure.failed(), now, begun=self._park_s <= 0)
 
     def on_draining(self, closure: Closure) -> None:
         """Accepts nothing more; what was accepted goes on."""
@@ -247,6 +248,9 @@ class Scheduler:
         """The protocol cannot carry the request: its parameters are out of range or too long."""
         entry = self._in_flight[rid]
         failed = Failed(ErrorKind.INVALID_REQUEST, "invalid_parameters", text)
+        if entry.has_begun:
+            text = f"the engine ended while the request ran, and it cannot be resumed: {text}"
+            failed = Failed(ErrorKind.INTERNAL, "engine_restarted", text)
         return [self._end(entry, failed, now), *self._dispatch(now)]
 
     # --- the engine's messages
@@ -256,7 +260,7 @@ class Scheduler:
         first_s: list[float] = []
         gaps_s: list[float] = []
         total = 0
-        has_stalled = False
+        has_place = False
         for item in message.items:
             entry = self._in_flight.get(item.rid)
             if item.rid in self._abandoned:
@@ -271,27 +275,23 @@ class Scheduler:
             count = len(ids)
             if not count:
                 continue
+            if entry.received + count > entry.granted:
+                text = f"request {item.rid} got {entry.received + count} tokens,"
+                return [*effects, Fault(f"{text} but credit reaches to {entry.granted}")]
             entry.received += count
-            if entry.received > entry.granted:
-                return [
-                    *effects,
-                    Fault(
-                        f"request {item.rid} got {entry.received} tokens,"
-                        f" but credit reaches to {entry.granted}"
-                    ),
-                ]
             if entry.state is RequestState.SUBMITTED:
                 entry.state = RequestState.STREAMING
                 first_s.append(now - entry.arrived_s)
             else:
                 gaps_s.append((now - entry.last_token_s) / count)
+            entry.first_token_s = entry.first_token_s or now
             entry.last_token_s = now
             total += count
             self._line.on_served(entry.spec.key, count)
             effects.append(Deliver(item.rid, TokensReady(ids, logprobs)))
-            has_stalled = has_stalled or entry.is_stalled
+            has_place |= self._recovery.on_tokens(entry, ids) or entry.is_stalled
         self._recorder.on_tokens(now, first_s, gaps_s, total)
-        return effects + self._dispatch(now) if has_stalled else effects
+        return effects + self._dispatch(now) if has_place else effects
 
     def on_prompt_logprobs(self, message: PromptLogprobs) -> list[Effect]:
         entry = self._in_flight.get(message.rid)
@@ -320,87 +320,103 @@ class Scheduler:
         event: Failed | Finished
         if entry.ending is not None:
             event = entry.ending
-        elif message.code == ENGINE_DRAINING and entry.state is RequestState.SUBMITTED:
+        elif message.code == ENGINE_DRAINING:
             return self._on_engine_draining(entry, now)
         elif message.reason is FinishReason.ERROR:
             kind = message.error_kind or ErrorKind.INTERNAL
             event = Failed(kind, message.code or kind.value, message.text)
         else:
-            waited_ms = (entry.submitted_s - entry.arrived_s) * 1000
-            timings = msgspec.structs.replace(
-                message.timings, queue_ms=message.timings.queue_ms + waited_ms
-            )
             event = Finished(
                 message.reason,
                 message.prompt_tokens,
                 message.cached_tokens,
                 message.output_tokens,
-                timings,
+                entry.timings(message.timings),
                 message.stop_id,
             )
         self._admission.on_finished(now - entry.submitted_s)
-        return [self._end(entry, event, now), *self._dispatch(now)]
+        is_survived = not entry.is_cancelled and entry.ending is None
+        ended = self._end(entry, event, now, is_survived=is_survived)
+        return [ended, *self._dispatch(now)]
 
     # --- inside
 
     def _on_engine_draining(self, entry: Entry, now: float) -> list[Effect]:
         """The engine was told to end and computed nothing: the request waits for the next one.
-        That is not the request's doing, so it does not count as one of its requeues."""
+        That is not the request's doing, so it does not count as one of its losses."""
         if entry.is_cancelled:
             return [self._end(entry, self._cancelled(entry), now)]
         del self._in_flight[entry.rid]
-        entry.reset()
+        entry.park(now)
         self._line.push_returned(entry)
         self._recorder.on_requeued()
         return []
 
     def _has_place(self) -> bool:
         facts = self._admission.facts
-        if facts is None or not (self._is_up and self._is_writable):
+        if facts is None or not self._can_send() or self._recovery.trials.is_on:
             return False
         # A stalled request keeps no place from others, here as in the engine.
         stalled = min(sum(e.is_stalled for e in self._in_flight.values()), STALLED_MAX)
         return self.in_flight - stalled < facts.plan.batch + SUBMIT_AHEAD
 
+    def _can_send(self) -> bool:
+        return self._is_up and self._is_writable
+
     def _dispatch(self, now: float) -> list[Effect]:
-        effects: list[Effect] = []
+        """Sends what has a place; while suspects are tried, the next of them alone."""
+        trials = self._recovery.trials
+        if trials.is_on:
+            rid = trials.next() if self._can_send() else None
+            if rid is None:
+                return []
+            self._line.remove(self._entries[rid])
+            return [self._start(self._entries[rid], now)]
+        effects = [self._release(self._entries[rid]) for rid in trials.release()]
         while self._has_place():
             entry = self._line.pop()
             if entry is None:
                 break
-            entry.state = RequestState.SUBMITTED
-            entry.submitted_s = now
-            self._in_flight[entry.rid] = entry
-            self._recorder.on_submitted(now - entry.arrived_s)
-            effects.append(
-                Send(
-                    Submit(
-                        rid=entry.rid,
-                        prompt_tokens=entry.prompt_tokens,
-                        ids=list(entry.spec.prompt_ids),
-                        params=declare(entry.spec.params),
-                        credit=entry.granted,
-                    )
-                )
-            )
+            effects.append(self._start(entry, now))
         return effects
+
+    def _start(self, entry: Entry, now: float) -> Effect:
+        if entry.has_begun:
+            self._recorder.on_resumed(now - (entry.lost_s or now))
+        elif entry.lost_s is None:
+            self._recorder.on_submitted(now - entry.arrived_s)
+        entry.start(now)
+        self._in_flight[entry.rid] = entry
+        return Send(self._recovery.message(entry))
+
+    @staticmethod
+    def _release(entry: Entry) -> Effect:
+        """It has passed its trial, and so have all others: it runs on."""
+        entry.held_at = None
+        entry.granted = max(entry.granted, entry.consumed + CREDIT_WINDOW)
+        return Send(Credit(rid=entry.rid, upto=entry.granted))
 
     @staticmethod
     def _cancelled(entry: Entry) -> Finished:
         """The end of a cancelled request that no engine answers for."""
         return Finished(FinishReason.CANCELLED, entry.prompt_tokens, 0, entry.received, Timings())
 
-    def _end_waiting(self, failed: Failed, now: float) -> list[Effect]:
+    def _end_waiting(self, failed: Failed, now: float, *, begun: bool = True) -> list[Effect]:
+        """Answers what waits; with `begun`, also what had begun with an engine that is gone."""
         effects: list[Effect] = []
         for entry in list(self._line):
-            self._line.remove(entry)
-            effects.append(self._end(entry, failed, now))
+            if begun or not entry.has_begun:
+                self._line.remove(entry)
+                effects.append(self._end(entry, failed, now))
         return effects
 
-    def _end(self, entry: Entry, event: Failed | Finished, now: float) -> Deliver:
+    def _end(
+        self, entry: Entry, event: Failed | Finished, now: float, *, is_survived: bool = False
+    ) -> Deliver:
         """The one place where a request ends."""
         del self._entries[entry.rid]
         self._in_flight.pop(entry.rid, None)
+        self._recovery.on_ended(entry, is_survived=is_survived)
         if isinstance(event, Finished):
             outcome, prompt, cached = event.reason.value, event.prompt_tokens, event.cached_tokens
         else:

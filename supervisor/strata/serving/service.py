@@ -20,6 +20,7 @@ from strata_protocol.messages import (
     Done,
     ErrorKind,
     PromptLogprobs,
+    Resume,
     Stats,
     Submit,
     Tokens,
@@ -28,11 +29,12 @@ from strata_protocol.messages import (
 from strata.config import Config
 from strata.engines.port import EngineLost, EnginePort, EngineReady, RunMessage
 from strata.serving.admission import Closure, SchedulerLimits
+from strata.serving.effects import Deliver, Effect, Fault, Send
 from strata.serving.handle import RequestHandle
 from strata.serving.recorder import Recorder
 from strata.serving.request import EngineFacts, Failed, Finished, RequestSpec
 from strata.serving.request_facts import RequestFacts
-from strata.serving.scheduler import Deliver, Effect, Fault, Scheduler, Send
+from strata.serving.scheduler import Scheduler
 
 TICK_S = 0.25
 
@@ -45,6 +47,9 @@ class Load:
     waiting: int
     waiting_tokens: int
     oldest_wait_s: float
+    parked: int = 0  # of those that wait: lost their engine and go on with the next
+    quarantined: int = 0  # requests, by fingerprint, that are refused because they killed engines
+    journal_bytes: int = 0
 
 
 class EngineService:
@@ -59,7 +64,11 @@ class EngineService:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         limits = SchedulerLimits(
-            config.queue_requests, config.queue_tokens, config.request_timeout_s
+            config.queue_requests,
+            config.queue_tokens,
+            config.request_timeout_s,
+            config.journal_bytes,
+            config.park_s,
         )
         self._scheduler = Scheduler(limits, recorder, jitter)
         self._recorder = recorder
@@ -112,7 +121,7 @@ class EngineService:
     def on_lost(self, lost: EngineLost) -> None:
         self._port = None
         self._stats = None
-        self._perform(self._scheduler.on_lost(lost.cause, self._clock()))
+        self._perform(self._scheduler.on_lost(lost, self._clock()))
 
     def on_down(self, code: str, text: str, retry_after_s: float) -> None:
         closure = Closure(code, text, retry_after_s)
@@ -162,6 +171,9 @@ class EngineService:
             scheduler.waiting,
             scheduler.waiting_tokens,
             scheduler.oldest_wait_s(self._clock()),
+            scheduler.parked,
+            scheduler.quarantined(self._clock()),
+            scheduler.journal_bytes,
         )
 
     def request_facts(self) -> list[RequestFacts]:
@@ -176,13 +188,13 @@ class EngineService:
     def _cancel(self, rid: int) -> None:
         self._perform(self._scheduler.cancel(rid, self._clock()))
 
-    def _send(self, message: Submit | Cancel | Credit) -> None:
+    def _send(self, message: Submit | Resume | Cancel | Credit) -> None:
         if self._port is None:
             return
         try:
             self._port.send(message)
         except SendError as error:
-            if not isinstance(message, Submit):
+            if not isinstance(message, Submit | Resume):
                 raise
             self._perform(self._scheduler.on_unsendable(message.rid, error.text, self._clock()))
 

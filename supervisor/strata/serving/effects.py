@@ -1,0 +1,30 @@
+"""What the scheduler wants done. `service.py` carries it out, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strata_protocol.messages import Cancel, Credit, Resume, Submit
+
+from strata.serving.request import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    message: Submit | Resume | Cancel | Credit
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    rid: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The engine broke the protocol; it must be ended."""
+
+    text: str
+
+
+Effect = Send | Deliver | Fault

@@ -1,0 +1,143 @@
+"""What becomes of each request when its engine dies: whether it goes on with the next engine, in
+what order, and with which message. Joins journal, trials and quarantine; pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from strata_protocol.features import declare
+from strata_protocol.messages import ErrorKind, Resume, Submit
+
+from strata.engines.port import EngineLost
+from strata.serving.entry import Entry
+from strata.serving.journal import Journal
+from strata.serving.poison import TRIAL_TOKENS, Quarantine, Trials, fingerprint
+from strata.serving.request import Failed
+
+LOSSES_MAX = 2  # engines that may die with a request; with the next it is given up
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """An engine died."""
+
+    # These end with it; None where an end of their own was under way.
+    ended: Sequence[tuple[Entry, Failed | None]]
+    again: Sequence[Entry]  # these go on with the next one, in their former order
+    guilty: bytes | None  # fingerprint that is refused from now on
+
+
+class Recovery:
+    """The journal of what runs, and what is known of requests that engines died with."""
+
+    def __init__(self, journal_bytes: int) -> None:
+        self.journal = Journal(journal_bytes)
+        self.quarantine = Quarantine()
+        self.trials = Trials()
+
+    def on_lost(
+        self, lost: EngineLost, running: Sequence[Entry], now: float, *, has_others: bool
+    ) -> Loss:
+        """`running`: what the engine had, in order of submission. `has_others`: it also had some
+        that nobody waits for any more."""
+        suspects = set() if lost.is_external else self._suspects(lost, running)
+        guilty = None
+        if suspects and not lost.blamed_mode:
+            prints = {fingerprint(e.spec) for e in running if e.rid in suspects}
+            is_sure = suspects <= {e.rid for e in running} and (
+                bool(lost.suspects) or not has_others
+            )
+            guilty = self.quarantine.on_crash(prints, now, is_alone=is_sure and len(prints) == 1)
+        is_trial = self.trials.is_on
+        self.trials.on_lost(e.rid for e in running if e.rid in suspects)
+        ended: list[tuple[Entry, Failed | None]] = []
+        again: list[Entry] = []
+        for entry in running:
+            is_suspect = entry.rid in suspects
+            # Who stood by while a suspect was tried does not pay for the suspect's crash.
+            entry.losses += is_suspect or not (is_trial and suspects)
+            if entry.is_cancelled or entry.ending is not None:
+                ended.append((entry, None))
+            elif is_suspect and guilty is not None:
+                ended.append((entry, self.quarantine.verdict(guilty, lost.cause)))
+            elif (failed := self._failed(entry, lost.cause)) is not None:
+                ended.append((entry, failed))
+            else:
+                again.append(entry)
+        return Loss(ended, again, guilty)
+
+    def message(self, entry: Entry) -> Submit | Resume:
+        """What makes an engine begin the request or go on with it. While suspects are tried, its
+        credit ends the trial."""
+        credit = entry.granted
+        if self.trials.current == entry.rid:
+            credit = entry.held_at = entry.received + TRIAL_TOKENS
+            entry.granted = max(entry.granted, credit)
+        prompt = list(entry.spec.prompt_ids)
+        params = declare(entry.spec.params)
+        generated = self.journal.generated(entry.rid)
+        if generated is None:
+            raise RuntimeError("a request that cannot be resumed was kept")
+        if not generated:
+            return Submit(
+                rid=entry.rid, prompt_tokens=len(prompt), ids=prompt, params=params, credit=credit
+            )
+        if entry.scored >= len(prompt):
+            # All of them are out.
+            params = declare(msgspec.structs.replace(entry.spec.params, prompt_logprobs=-1))
+        return Resume(
+            rid=entry.rid,
+            prompt_tokens=len(prompt),
+            ids=prompt,
+            generated=generated,
+            params=params,
+            credit=credit,
+        )
+
+    def on_tokens(self, entry: Entry, ids: Sequence[int]) -> bool:
+        """`ids` are new, and `entry.received` counts them. True when that ends a trial."""
+        self.journal.append(entry.rid, entry.prompt_tokens, ids)
+        is_over = (
+            self.trials.current == entry.rid
+            and entry.held_at is not None
+            and entry.received >= entry.held_at
+        )
+        if is_over:
+            self.quarantine.on_cleared(fingerprint(entry.spec))
+            self.trials.clear()
+        return is_over
+
+    def on_ended(self, entry: Entry, *, is_survived: bool) -> None:
+        """It is forgotten. `is_survived`: an engine computed it to its end."""
+        self.journal.close(entry.rid)
+        if self.trials.forget(entry.rid) and is_survived:
+            self.quarantine.on_cleared(fingerprint(entry.spec))
+
+    def sharing(self, guilty: bytes, entries: Iterable[Entry]) -> list[Entry]:
+        """Those of `entries` that would kill the next engine the same way."""
+        return [e for e in entries if fingerprint(e.spec) == guilty]
+
+    def _suspects(self, lost: EngineLost, running: Sequence[Entry]) -> set[int]:
+        """Who may have killed the engine, also where it has been cancelled since."""
+        if lost.suspects:
+            return set(lost.suspects)
+        current = self.trials.current
+        if current is not None:
+            return {current}
+        return {e.rid for e in running if not e.is_stalled and e.rid not in self.trials.held}
+
+    def _failed(self, entry: Entry, cause: str) -> Failed | None:
+        """Why the request does not go on; None where it does."""
+        if entry.losses > LOSSES_MAX:
+            text = f"the engine ended {entry.losses} times with this request: {cause}"
+        elif self.journal.generated(entry.rid) is None:
+            text = (
+                "the engine ended while the request ran, and what it would need to go on did not"
+                f" fit journal_bytes = {self.journal.bytes_max}: {cause}"
+            )
+        else:
+            return None
+        return Failed(ErrorKind.INTERNAL, "engine_restarted", text)
