@@ -418,8 +418,10 @@ class FakeEngine:
         """One step of up to `batch` sequences; False when none can go on."""
         items = []
         finished = []
-        has_work = False
-        for s in list(self.sequences.values())[: self.batch]:
+        working = 0
+        for s in list(self.sequences.values()):
+            if working == self.batch:
+                break
             if len(s.ids) < s.prompt_tokens:
                 continue
             limit = min(s.params.max_tokens, self.b.tokens_max)
@@ -427,7 +429,7 @@ class FakeEngine:
                 continue
             if s.produced >= s.credit and not self.b.ignore_credit:
                 continue
-            has_work = True
+            working += 1  # one without credit keeps no place from others
             s.steps += 1
             if s.steps <= self.b.prefill_steps:
                 continue
@@ -450,7 +452,7 @@ class FakeEngine:
                 self.at("tokens")
         for s in finished:
             self.done(s, m.FinishReason.LENGTH)
-        return has_work
+        return working > 0
 
     def show_step(self, rids: list[int]) -> None:
         """The step in the beacon, and the misbehaviours that depend on what it consists of."""
