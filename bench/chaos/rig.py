@@ -22,6 +22,7 @@ from strata.engines.handshake import Wanted
 from strata.engines.modes import wanted_modes
 from strata.engines.owner import EngineOwner, EngineState
 from strata.engines.process import Launch
+from strata.errors import StrataError
 from strata.serving.recorder import NullRecorder
 from strata.serving.request import Failed, Finished, RequestSpec, TokensReady
 from strata.serving.service import EngineService
@@ -196,7 +197,6 @@ async def running(
         wanted,
         folder.run_dir,
         patience,
-        has_beacon=True,
         clock=clock,
     )
     service = EngineService(config, NullRecorder())
@@ -215,7 +215,9 @@ async def running(
         with contextlib.suppress(asyncio.CancelledError):
             await ticker
         async with asyncio.timeout(WAIT_S):
-            await asyncio.gather(task, return_exceptions=True)
+            (fault,) = await asyncio.gather(task, return_exceptions=True)
+            if fault is not None and not isinstance(fault, StrataError):
+                raise fault
             await rig.all_ended()
 
 

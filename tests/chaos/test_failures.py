@@ -11,7 +11,7 @@ import psutil
 import pytest
 from strata.engines.exits import ExitClass
 from strata.engines.owner import EngineState
-from strata.errors import StrictError
+from strata.errors import EngineUnusableError, StrictError
 from strata.serving.request import Failed, Finished, RejectedError
 from strata_protocol.features import Feature
 from strata_protocol.messages import ErrorKind
@@ -89,7 +89,7 @@ async def test_exit_status_in_a_step(chaos: RigMaker, status: int) -> None:
         assert all(right(call) for call in calls)
 
 
-@pytest.mark.parametrize("status", [64, 65, 69, 77, 78])
+@pytest.mark.parametrize("status", [65, 77, 78])
 async def test_exit_status_that_no_restart_helps(chaos: RigMaker, status: int) -> None:
     async with chaos(fails("exit", "handshake", value=status)) as rig:
         parked = await rig.submit([1])
@@ -97,6 +97,15 @@ async def test_exit_status_that_no_restart_helps(chaos: RigMaker, status: int) -
         assert rig.owner.view.state is EngineState.REFUSED
         with pytest.raises(RejectedError):
             await rig.submit([1])
+        assert len(rig.observer.start_s) == 1
+
+
+@pytest.mark.parametrize("status", [64, 69])
+async def test_exit_status_of_an_engine_that_is_of_no_use(chaos: RigMaker, status: int) -> None:
+    async with chaos(fails("exit", "handshake", value=status)) as rig:
+        with pytest.raises(EngineUnusableError, match=f"status {status}"):
+            async with asyncio.timeout(20):
+                await asyncio.shield(rig.task)
         assert len(rig.observer.start_s) == 1
 
 
