@@ -16,36 +16,25 @@ class Enumeration {
     Enumeration(Evaluator& evaluator, const Quarantine& quarantine)
         : evaluator_(evaluator), quarantine_(quarantine) {}
 
-    // The candidate, and its fallbacks in what is no axis of list_candidates().
-    void add_with_fallbacks(const RankedCandidate& ranked) {
-        add(ranked);
-        add_smaller_prefill(ranked);
-        if (!is_context_hidden(ranked.candidate)) return;
+    // The candidate, and its fallbacks in what is no axis of list_candidates(). Returns whether one
+    // of them can run.
+    bool add_with_fallbacks(const RankedCandidate& ranked) {
+        bool can_run = add(ranked) || add_smaller_prefill(ranked);
+        if (!is_context_hidden(ranked.candidate)) return can_run;
         const std::vector<uint32_t> contexts = halvings(ranked.candidate.max_context);
         for (size_t i = 1; i < contexts.size(); ++i) {
             const RankedCandidate shorter = with_context(ranked, contexts[i], i);
             if (is_context_hidden(shorter.candidate)) continue;
-            add(shorter);
-            add_smaller_prefill(shorter);
-            return;
+            can_run = add(shorter) || add_smaller_prefill(shorter) || can_run;
+            break;
         }
+        return can_run;
     }
 
-    // Whether some way to run it has been found, whatever its prefill and max_context.
-    bool can_run(const Candidate& wanted) const {
-        return std::any_of(found_.begin(), found_.end(), [&](const RankedCandidate& ranked) {
-            Candidate same = ranked.candidate;
-            same.prefill = wanted.prefill;
-            same.max_context = wanted.max_context;
-            return same == wanted && evaluator_.evaluate(ranked.candidate).can_run();
-        });
-    }
-
-    void add(const RankedCandidate& ranked) {
-        // Without int8 matmuls the plans of both kinds of activations are one.
-        Candidate planned = ranked.candidate;
-        planned.activations = evaluator_.evaluate(planned).configuration.plan.activations;
-        if (seen_.insert(planned).second) found_.push_back(ranked);
+    // Returns whether it can run.
+    bool add(const RankedCandidate& ranked) {
+        if (seen_.insert(evaluator_.planned(ranked.candidate)).second) found_.push_back(ranked);
+        return evaluator_.evaluate(ranked.candidate).can_run();
     }
 
     std::vector<RankedCandidate> take_sorted() {
@@ -61,15 +50,16 @@ class Enumeration {
         return quarantine_.hides("max_context", std::to_string(plan.max_context));
     }
 
-    void add_smaller_prefill(const RankedCandidate& ranked) {
-        if (!evaluator_.evaluate(ranked.candidate).is_helped_by_fewer_rows) return;
+    bool add_smaller_prefill(const RankedCandidate& ranked) {
+        if (!evaluator_.evaluate(ranked.candidate).is_helped_by_fewer_rows) return false;
         const std::vector<uint32_t> prefills = halvings(ranked.candidate.prefill);
         for (size_t i = 1; i < prefills.size(); ++i) {
+            if (evaluator_.lacks_kernels_with(ranked.candidate, prefills[i])) continue;
             const RankedCandidate smaller = with_prefill(ranked, prefills[i], i);
             if (!evaluator_.evaluate(smaller.candidate).can_run()) continue;
-            add(smaller);
-            return;
+            return add(smaller);
         }
+        return false;
     }
 
     Evaluator& evaluator_;
@@ -119,14 +109,17 @@ Negotiation negotiate(const NegotiationInputs& inputs, const std::vector<std::st
     Evaluator evaluator(inputs, quarantine);
     const Candidate wanted = wanted_candidate(inputs.want, evaluator.traits());
     const Candidate plainest = plainest_candidate(wanted);
-
+    // Regardless of the two that have fallbacks.
+    const auto is_plain = [&](Candidate candidate) {
+        candidate.prefill = plainest.prefill;
+        candidate.max_context = plainest.max_context;
+        return evaluator.planned(candidate) == evaluator.planned(plainest);
+    };
     Enumeration enumeration(evaluator, quarantine);
-    Candidate plainest_rows = plainest;  // with the wanted rows
-    plainest_rows.prefill = wanted.prefill;
     for (const RankedCandidate& ranked : list_candidates(wanted)) {
-        enumeration.add_with_fallbacks(ranked);
+        const bool can_run = enumeration.add_with_fallbacks(ranked);
         // Where nothing helps, the smallest is planned too: what stops it, stops everything.
-        if (ranked.candidate == plainest_rows && !enumeration.can_run(plainest_rows)) {
+        if (is_plain(ranked.candidate) && !can_run) {
             enumeration.add(
                 with_prefill(ranked, plainest.prefill, halvings(wanted.prefill).size()));
         }
@@ -139,11 +132,7 @@ Negotiation negotiate(const NegotiationInputs& inputs, const std::vector<std::st
         const Evaluation& evaluation = evaluator.evaluate(candidate);
         out.configurations.push_back(evaluation.configuration);
         if (!out.best && evaluation.can_run()) out.best = i;
-        Candidate rows = candidate;
-        rows.prefill = wanted.prefill;
-        rows.max_context = wanted.max_context;
-        const bool is_plain = rows == plainest_rows;
-        if (is_plain) out.plainest = i;  // of several the one that gives up most
+        if (is_plain(candidate)) out.plainest = i;  // of several the one that gives up most
     }
     if (out.best) {
         out.modes = report_modes(evaluator, inputs.want, candidates[*out.best].candidate);

@@ -52,6 +52,22 @@ WeightPlan weights_as_in_file(const TensorFiles& files, const ResolvedPlan& reso
     return plan;
 }
 
+// Operations of the model's step without a kernel. Norms and rounding are left out: whether a step
+// has them or their fused form may depend on its rows, everything else in it does not.
+std::vector<PlannedOp> lacking_ops(const ResolvedPlan& resolved) {
+    std::vector<PlannedOp> lacking;
+    for (size_t i = 0; i < resolved.step.ops.size(); ++i) {
+        const PlannedOp& op = resolved.step.ops[i];
+        const OpKind kind = op.request.kind;
+        const bool may_be_fused = kind == OpKind::RmsNorm || kind == OpKind::Quantize;
+        // One layer stands for all that are like it; a few others do not matter.
+        if (resolved.resolution.kernels[i] == nullptr && !may_be_fused && op.request.layer <= 0) {
+            lacking.push_back(op);
+        }
+    }
+    return lacking;
+}
+
 const char* on_off(bool value) {
     return value ? "on" : "off";
 }
@@ -77,12 +93,30 @@ const Evaluation& Evaluator::evaluate(const Candidate& candidate) {
     return evaluations_.emplace(candidate, plan_candidate(candidate)).first->second;
 }
 
+Candidate Evaluator::planned(const Candidate& candidate) {
+    Candidate out = candidate;
+    out.activations = evaluate(candidate).configuration.plan.activations;
+    return out;
+}
+
 const Evaluator::StepFacts& Evaluator::step_facts(const ModePlan& plan) {
     const StepKey key{
         plan.batch, plan.prefill, plan.kv, plan.activations, plan.mtp, plan.spec, plan.batch_mtp};
     const auto known = steps_.find(key);
     if (known != steps_.end()) return known->second;
     return steps_.emplace(key, plan_step(plan)).first->second;
+}
+
+bool Evaluator::lacks_kernels_with(const Candidate& candidate, uint32_t prefill) {
+    ModePlan plan = first_plan(candidate);
+    const StepFacts& step = step_facts(plan);
+    plan.prefill = prefill;
+    const uint32_t gather_rows = gather_rows_of(plan, in_.model.hparams().vocab);
+    return std::any_of(step.lacking.begin(), step.lacking.end(), [&](const PlannedOp& op) {
+        OpRequest request = op.request;
+        request.rows = op.gathered ? gather_rows : plan.rows_max();
+        return std::holds_alternative<Refusal>(in_.registry.find(request));
+    });
 }
 
 Evaluator::StepFacts Evaluator::plan_step(const ModePlan& plan) const {
@@ -92,6 +126,7 @@ Evaluator::StepFacts Evaluator::plan_step(const ModePlan& plan) const {
     const ResolvedPlan resolved = resolve_mode(in_.model, drafter, planned, in_.registry);
     StepFacts facts;
     facts.missing = resolved.missing();
+    facts.lacking = lacking_ops(resolved);
     facts.has_int8 = uses_int8(resolved.step);
     const WeightPlan weights =
         resolved.is_complete()

@@ -55,12 +55,19 @@ class Evaluator {
     Evaluator(const NegotiationInputs& inputs, const Quarantine& quarantine);
 
     const Evaluation& evaluate(const Candidate& candidate);
+    // The candidate with the activations that its plan has: those of both kinds are one where no
+    // matmul takes int8.
+    Candidate planned(const Candidate& candidate);
+    // Whether `candidate` is known to lack kernels with `prefill` rows as well, without planning
+    // it: a kernel that it lacks is not there for the fewer rows either. False says nothing.
+    bool lacks_kernels_with(const Candidate& candidate, uint32_t prefill);
     const ModelTraits& traits() const { return traits_; }
 
   private:
     // The part of a plan that max_context, residency and memory have no influence on.
     struct StepFacts {
         std::vector<Reason> missing;
+        std::vector<PlannedOp> lacking;  // without a kernel, whatever the number of rows is
         bool has_int8 = false;
         MemoryPlan memory;  // without the pool
     };

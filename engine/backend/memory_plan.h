@@ -21,6 +21,11 @@ struct DraftMemory {
     uint64_t logits_bytes = 0;
     uint64_t kv_token_bytes = 0;
     uint64_t kv_bytes = 0;
+
+    uint64_t bytes_without_kv() const {
+        return mapped_bytes + copied_bytes + packed_bytes + vector_bytes + activation_bytes +
+               logits_bytes;
+    }
 };
 
 struct MemoryPlan {
@@ -42,6 +47,10 @@ struct MemoryPlan {
         return kv_token_bytes + (draft ? draft->kv_token_bytes : 0);
     }
 
+    uint64_t bytes_without_kv() const {
+        return mapped_bytes + copied_bytes + packed_bytes + vector_bytes + activation_bytes +
+               logits_bytes + scratch_bytes + (draft ? draft->bytes_without_kv() : 0);
+    }
     // What counts against RLIMIT_MEMLOCK when all of it is locked: whole pages.
     uint64_t lock_bytes() const;
     std::vector<MemoryPart> parts() const;  // in the terms of reports

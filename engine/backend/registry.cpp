@@ -1,6 +1,8 @@
 #include "engine/backend/registry.h"
 
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -185,12 +187,26 @@ KernelMask KernelMask::parse(std::string_view text) {
     return mask;
 }
 
+bool KernelMask::names(std::string_view kernel_id) const {
+    return glob_matches(glob_, kernel_id);
+}
+
 bool KernelMask::hides(std::string_view kernel_id, const OpRequest& request) const {
-    return glob_matches(glob_, kernel_id) && (!condition_ || condition_(request));
+    return names(kernel_id) && (!condition_ || condition_(request));
 }
 
 Registry::Registry(std::vector<KernelEntry> entries, std::vector<KernelMask> masks)
     : entries_(std::move(entries)), masks_(std::move(masks)) {}
+
+std::vector<KernelMask> Registry::idle_masks() const {
+    std::vector<KernelMask> idle;
+    std::copy_if(masks_.begin(), masks_.end(), std::back_inserter(idle), [&](const auto& mask) {
+        return std::none_of(entries_.begin(), entries_.end(), [&](const KernelEntry& entry) {
+            return mask.names(entry.id);
+        });
+    });
+    return idle;
+}
 
 std::variant<const KernelEntry*, Refusal> Registry::find(const OpRequest& request) const {
     Refusal refusal;

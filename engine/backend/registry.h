@@ -26,6 +26,7 @@ class KernelMask {
     // Throws Error{InvalidRequest, "config.without_kernel"} naming the part it cannot read.
     static KernelMask parse(std::string_view text);
     bool hides(std::string_view kernel_id, const OpRequest& request) const;
+    bool names(std::string_view kernel_id) const;  // whether GLOB matches, whatever the condition
     const std::string& text() const { return text_; }
 
   private:
@@ -42,6 +43,8 @@ class Registry {
     std::variant<const KernelEntry*, Refusal> find(const OpRequest& request) const;
 
     const std::vector<KernelEntry>& entries() const { return entries_; }
+    // Masks that name no kernel of this table.
+    std::vector<KernelMask> idle_masks() const;
 
   private:
     std::vector<KernelEntry> entries_;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <optional>
 #include <utility>
 
@@ -127,7 +128,15 @@ Registry make_registry(const Backend& backend, const std::vector<std::string>& w
     std::vector<KernelMask> masks;
     masks.reserve(without_kernels.size());
     for (const std::string& text : without_kernels) masks.push_back(KernelMask::parse(text));
-    return Registry(backend.kernels(), std::move(masks));
+    Registry registry(backend.kernels(), std::move(masks));
+    for (const KernelMask& mask : registry.idle_masks()) {
+        std::fprintf(stderr,
+                     "--without-kernel '%s' hides nothing: no kernel of the backend %s has such a"
+                     " name; --describe lists them\n",
+                     mask.text().c_str(),
+                     backend.name().c_str());
+    }
+    return registry;
 }
 
 ExitCode serve(Backend& backend,

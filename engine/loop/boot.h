@@ -27,7 +27,9 @@ protocol::ExitCode serve(Backend& backend,
                          Vitals& vitals,
                          Beacon& beacon);
 
-// The backend's kernels behind `--without-kernel` masks. Throws Error "config.without_kernel".
+// The backend's kernels behind `--without-kernel` masks. Throws Error "config.without_kernel". A
+// mask that names no kernel changes nothing, which a line on stderr says: another build or
+// processor may have the kernel.
 Registry make_registry(const Backend& backend, const std::vector<std::string>& without_kernels);
 
 // Tells the supervisor why there will be no service and ends the process: REFUSE where the same

@@ -11,7 +11,8 @@ import numpy as np
 from tools.synth_model import Shape, metadata_of, tensor_shapes
 
 ALIGNMENT = 32
-# Sizes as of a dense model of some 70 thousand million parameters: 80 layers, 723 tensors.
+# Sizes as of a dense model of some 70 thousand million parameters: 80 layers and a draft layer,
+# more than 700 tensors.
 LARGE = Shape(
     layers=80,
     width=8192,
@@ -22,6 +23,7 @@ LARGE = Shape(
     vocab=128256,
     context=131072,
     tied=False,
+    draft_layers=1,
 )
 
 

@@ -74,6 +74,20 @@ def test_a_mask_that_cannot_be_read_is_named(engine_path: Path, model: Path) -> 
     assert "speed" in done.stderr
 
 
+def test_a_pattern_that_names_no_kernel_is_said(engine_path: Path, model: Path) -> None:
+    said = {}
+    for pattern in ("matmull*", "matmull*:sequences>1", "matmul*:sequences>1000"):
+        command = [engine_path, "--plan", str(model), "--without-kernel", pattern]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        said[pattern] = done.stderr
+        assert json.loads(done.stdout)["type"] == "CAPS"
+    for pattern in ("matmull*", "matmull*:sequences>1"):
+        (line,) = said[pattern].splitlines()
+        assert f"'{pattern}' hides nothing: no kernel of the backend cpu" in line
+    # Kernels are named here, though no step of this model asks them for so much.
+    assert said["matmul*:sequences>1000"] == ""
+
+
 def test_strict_refuses_what_was_asked_and_cannot_run(engine_path: Path, model: Path) -> None:
     command = ["-m", "strata", "serve", "--model", str(model), "--engine", str(engine_path)]
     flags = ["--port", "0", "--run-dir", str(model.parent / "strict"), "--batch", "8", "--strict"]
