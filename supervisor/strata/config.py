@@ -268,12 +268,23 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             extra={"group": "queue"},
         ),
     ] = 0
+    key_requests: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=100_000,
+            description="requests of one API key (without keys: of one client address) that may"
+            " wait or run; more are refused with 429; 0: no limit",
+            extra={"group": "queue"},
+        ),
+    ] = 0
     request_timeout_s: Annotated[
         float,
         Meta(
             ge=0,
             le=86_400,
-            description="seconds from arrival to the end of a request; 0: no limit",
+            description="seconds from arrival to the end of a request; a client may set less with"
+            " x-request-timeout-ms; 0: no limit",
             extra={"group": "queue"},
         ),
     ] = 600.0

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from strata.serving.request import (
+    CancelReason,
     EngineFacts,
     Event,
     Failed,
@@ -56,6 +57,7 @@ class FakeHandle:
     def __init__(self, spec: RequestSpec) -> None:
         self.spec = spec
         self.cancelled = asyncio.Event()
+        self.why: CancelReason | None = None  # of the cancel
         self.pushed_tokens = 0
         self._events: deque[Event] = deque()
         self._arrived = asyncio.Event()
@@ -71,9 +73,10 @@ class FakeHandle:
             self._events.append(event)
         self._arrived.set()
 
-    def cancel(self) -> None:
+    def cancel(self, why: CancelReason = CancelReason.CLIENT) -> None:
         if not self.cancelled.is_set():
             self.cancelled.set()
+            self.why = why
             self.push(finished(self.spec, self.pushed_tokens, FinishReason.CANCELLED))
 
     async def __aiter__(self) -> AsyncIterator[Event]:
@@ -87,6 +90,17 @@ class FakeHandle:
                 return
 
 
+class FakePlace:
+    def __init__(self, service: FakeService) -> None:
+        self._service: FakeService | None = service
+        service.places += 1
+
+    def release(self) -> None:
+        service, self._service = self._service, None
+        if service is not None:
+            service.places -= 1
+
+
 class FakeService:
     """Answers with `script(spec)`; without a script the test pushes the events."""
 
@@ -96,12 +110,21 @@ class FakeService:
         self.script: Script | None = self.answering("Hello there!")
         self.rejection: RejectedError | None = None
         self.reject_from = 0  # index of the first submission that is refused
+        self.closed: RejectedError | None = None  # what `reserve` answers
+        self.places = 0  # reserved and not released
+        self.reserved: list[str] = []  # keys
         self.handles: list[FakeHandle] = []
         self._changed = asyncio.Condition()
 
     @property
     def specs(self) -> list[RequestSpec]:
         return [handle.spec for handle in self.handles]
+
+    def reserve(self, key: str) -> FakePlace:
+        if self.closed is not None:
+            raise self.closed
+        self.reserved.append(key)
+        return FakePlace(self)
 
     async def submit(self, spec: RequestSpec) -> FakeHandle:
         if self.rejection is not None and len(self.handles) >= self.reject_from:

@@ -6,8 +6,6 @@ or repetition, what had begun goes on where it was, and after a crash its suspec
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -16,7 +14,6 @@ from strata.engines.port import EngineLost
 from strata.serving.admission import Closure, SchedulerLimits
 from strata.serving.effects import Deliver, Effect, Fault, Send
 from strata.serving.entry import CREDIT_WINDOW
-from strata.serving.line import Line
 from strata.serving.recorder import NullRecorder
 from strata.serving.recovery import LOSSES_MAX
 from strata.serving.request import (
@@ -278,49 +275,6 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
-
-
-def drain_order(line: Line[Waiter], count: int) -> list[str]:
-    return [entry.key for entry in (line.pop() for _ in range(count)) if entry is not None]
-
-
-class Waiter:
-    def __init__(self, key: str, prompt_tokens: int = 10) -> None:
-        self.key = key
-        self.prompt_tokens = prompt_tokens
-
-
-def test_keys_share_fairly_whoever_sends_more() -> None:
-    line: Line[Waiter] = Line()
-    for _ in range(6):
-        line.push(Waiter("greedy"))
-    for _ in range(2):
-        line.push(Waiter("modest"))
-    assert drain_order(line, 8)[:4].count("modest") == 2
-
-
-def test_long_prompts_and_long_answers_count() -> None:
-    line: Line[Waiter] = Line()
-    for key, tokens in itertools.product(("long", "short"), (None,) * 4):
-        assert tokens is None
-        line.push(Waiter(key, 100 if key == "long" else 10))
-    order = drain_order(line, 8)
-    assert order[:5].count("short") == 4
-    line.push(Waiter("a"))
-    line.push(Waiter("b"))
-    line.on_served("a", 10_000)
-    assert drain_order(line, 2) == ["b", "a"]
-
-
-def test_absence_earns_no_credit() -> None:
-    line: Line[Waiter] = Line()
-    for _ in range(50):
-        line.push(Waiter("steady"))
-    drain_order(line, 50)
-    for _ in range(4):
-        line.push(Waiter("steady"))
-        line.push(Waiter("newcomer"))
-    assert drain_order(line, 8)[:4].count("newcomer") <= 3
 
 
 def test_requeued_go_first_in_their_former_order() -> None:

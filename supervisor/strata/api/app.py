@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
+from strata.api.arrival import admitted
 from strata.api.context import ApiContext, ApiLimits
 from strata.api.embeddings import EmbeddingEndpoint
 from strata.api.logprobs import LogprobWriter
@@ -65,8 +66,8 @@ def build_app(
     models = ModelEndpoint(context)
     app.add_routes(
         [
-            web.post("/v1/chat/completions", ChatEndpoint(context).handle),
-            web.post("/v1/completions", CompletionEndpoint(context).handle),
+            web.post("/v1/chat/completions", admitted(service, ChatEndpoint(context).handle)),
+            web.post("/v1/completions", admitted(service, CompletionEndpoint(context).handle)),
             web.post("/v1/embeddings", EmbeddingEndpoint(context).handle),
             web.get("/v1/models", models.list),
             web.get("/v1/models/{id:.+}", models.get),

@@ -14,6 +14,7 @@ from typing import TypeVar
 from aiohttp import web
 from strata_protocol.messages import SamplingParams
 
+from strata.api.arrival import CLIENT_KEY, PLACE, REQUEST_ID, TIME_LIMIT
 from strata.api.body import LOOP_BYTES_MAX, decode_body, decode_large_body, read_body
 from strata.api.choice import ChoiceText
 from strata.api.errors import ApiError, invalid
@@ -26,9 +27,6 @@ from strata.text.errors import TemplateError, TextError
 from strata.text.model import TextModel
 
 T = TypeVar("T")
-
-REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
-CLIENT_KEY: web.RequestKey[str] = web.RequestKey("client_key", str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +105,24 @@ class ApiContext:
         request: web.Request,
         prompts: Sequence[tuple[Sequence[int], SamplingParams]],
         texts: Sequence[ChoiceText],
+        priority: int = 0,
     ) -> Generation:
         """The sequences of `request`, one per choice: its prompt's ids and its parameters."""
         request_id = request[REQUEST_ID]
+        limit = request[TIME_LIMIT]
         specs = [
             RequestSpec(
                 request_id=request_id if len(prompts) == 1 else f"{request_id}.{index}",
                 prompt_ids=ids,
                 params=params,
                 key=request[CLIENT_KEY],
+                priority=priority,
+                timeout_ms=limit.timeout_ms,
+                spent_s=limit.spent_s(),
             )
             for index, (ids, params) in enumerate(prompts)
         ]
-        return Generation(self.service, specs, texts)
+        return Generation(self.service, specs, texts, request[PLACE])
 
     def stream(self, request: web.Request) -> EventStream:
         return EventStream(

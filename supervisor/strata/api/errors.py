@@ -94,7 +94,7 @@ def from_rejected(error: RejectedError) -> ApiError:
 
 def from_failed(event: Failed) -> ApiError:
     """A request that failed after it had been accepted."""
-    return _from_kind(event.kind, event.code, event.text, None, event.param)
+    return _from_kind(event.kind, event.code, event.text, event.retry_after_s, event.param)
 
 
 # kind -> (status, whether the same request may succeed later)
@@ -109,7 +109,7 @@ _REACTIONS: dict[ErrorKind, tuple[int, bool]] = {
     ErrorKind.INTERNAL: (500, True),
 }
 # Codes whose meaning HTTP has a closer status for.
-_CODE_STATUS = {"deadline_exceeded": 504}
+_CODE_STATUS = {"deadline_exceeded": 504, "rate_limit_exceeded": 429}
 
 
 def _from_kind(

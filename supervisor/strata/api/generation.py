@@ -15,14 +15,16 @@ from typing import assert_never
 from strata_protocol.messages import ErrorKind, FinishReason, Timings, TokenLogprob
 
 from strata.api.choice import ChoiceText, Delta
-from strata.api.errors import from_failed, from_rejected
+from strata.api.errors import ApiError, from_failed, from_rejected
 from strata.api.schemas import PromptTokensDetails, RunTimings, Usage
 from strata.api.tasks import single_error
 from strata.serving.request import (
+    CancelReason,
     Failed,
     Finished,
     Handle,
     Paused,
+    Place,
     PromptScored,
     RejectedError,
     RequestSpec,
@@ -69,18 +71,24 @@ class Generation:
     """One request's sequences; the index of a sequence is its choice index."""
 
     def __init__(
-        self, service: Service, specs: Sequence[RequestSpec], texts: Sequence[ChoiceText]
+        self,
+        service: Service,
+        specs: Sequence[RequestSpec],
+        texts: Sequence[ChoiceText],
+        place: Place,
     ) -> None:
         self._service = service
+        self._place = place
         self._sequences = [_Sequence(s, t) for s, t in zip(specs, texts, strict=True)]
 
     async def submit(self) -> None:
         """Submits every sequence. Raises ApiError when one is refused; then none runs."""
+        self._place.release()  # from here on the sequences count
         try:
             for sequence in self._sequences:
                 sequence.handle = await self._service.submit(sequence.spec)
         except RejectedError as error:
-            self.cancel()
+            self.cancel(CancelReason.SIBLING)
             raise from_rejected(error) from error
         except BaseException:
             self.cancel()
@@ -96,15 +104,18 @@ class Generation:
                 for index in range(len(self._sequences)):
                     group.create_task(self._read(index, sink))
         except BaseExceptionGroup as group_error:
-            raise single_error(group_error) from group_error
+            error = single_error(group_error)
+            if isinstance(error, ApiError):
+                self.cancel(CancelReason.SIBLING)
+            raise error from group_error
         finally:
             self.cancel()
 
-    def cancel(self) -> None:
+    def cancel(self, why: CancelReason = CancelReason.CLIENT) -> None:
         """Ends what still runs. Idempotent."""
         for sequence in self._sequences:
             if sequence.handle is not None:
-                sequence.handle.cancel()
+                sequence.handle.cancel(why)
 
     def usage(self, prompt_indices: Sequence[int]) -> Usage:
         """Totals. `prompt_indices` name one choice of each distinct prompt: a prompt counts once
@@ -164,7 +175,7 @@ class Generation:
         if delta.text or delta.tokens:
             await sink(index, delta)
         if text.is_stopped:
-            handle.cancel()
+            handle.cancel(CancelReason.STOP)
 
     async def _finish(self, index: int, event: Finished, sink: Sink) -> None:
         sequence = self._sequences[index]

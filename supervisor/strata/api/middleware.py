@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from strata.api.context import CLIENT_KEY, REQUEST_ID, key_label
+from strata.api.arrival import CLIENT_KEY, REQUEST_ID
+from strata.api.context import key_label
 from strata.api.errors import ApiError, from_rejected
 from strata.observe.log import request_id as log_request_id
 from strata.serving.request import RejectedError

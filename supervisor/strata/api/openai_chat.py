@@ -21,6 +21,7 @@ from strata.api.sampling import (
     check_range,
     choice_count,
     context_exceeded,
+    queue_priority,
     stop_strings,
     token_limit,
 )
@@ -58,6 +59,7 @@ class ChatEndpoint:
         top = _top_logprobs(body)
         stops = stop_strings(body)
         count = choice_count(body)
+        priority = queue_priority(body)
         prompt_ids = await self._prompt_ids(body)
         limit = token_limit(
             body,
@@ -78,6 +80,7 @@ class ChatEndpoint:
             request,
             [(prompt_ids, msgspec.structs.replace(params, choice=i)) for i in range(count)],
             [ChoiceText(vocabulary, stops, wants_logprobs=top >= 0) for _ in range(count)],
+            priority,
         )
         await generation.submit()
         answer = _Answer(context, generation, count, top)

@@ -27,6 +27,7 @@ from strata.api.sampling import (
     choice_count,
     choose_seed,
     context_exceeded,
+    queue_priority,
     stop_strings,
     token_limit,
 )
@@ -70,6 +71,7 @@ class CompletionEndpoint:
         echo = bool(body.echo)
         parses_special = body.parse_special is not False
         count = choice_count(body)
+        priority = queue_priority(body)
         listed = _listed(body.prompt, count, context.context_tokens)
         prompts = [
             await context.in_worker(partial(self._read_prompt, param, raw, parses_special), param)
@@ -104,7 +106,10 @@ class CompletionEndpoint:
             )
             jobs += [(prompt.ids, msgspec.structs.replace(own, choice=i)) for i in range(count)]
         generation = context.generation(
-            request, jobs, [ChoiceText(vocabulary, stops, wants_logprobs=top >= 0) for _ in jobs]
+            request,
+            jobs,
+            [ChoiceText(vocabulary, stops, wants_logprobs=top >= 0) for _ in jobs],
+            priority,
         )
         await generation.submit()
         answer = _Answer(context, generation, prompts, count, top, echo=echo)

@@ -19,6 +19,7 @@ STOPS_MAX = 16
 STOP_CHARS_MAX = 1000
 IDS_MAX = 1024  # entries of logit_bias and of stop_token_ids
 TOP_LOGPROBS_MAX = 20
+PRIORITY_MAX = (1 << 31) - 1
 _SEED_MASK = (1 << 64) - 1
 _TOKENS_MAX = (1 << 32) - 1
 
@@ -51,6 +52,13 @@ def choice_count(request: Request) -> int:
         return 1
     check_range("n", request.n, 1, CHOICES_MAX)
     return request.n
+
+
+def queue_priority(request: Request) -> int:
+    """`priority`, lower first. Raises ApiError for one out of range."""
+    priority = request.priority or 0
+    check_range("priority", priority, -PRIORITY_MAX, PRIORITY_MAX)
+    return priority
 
 
 def choose_seed(request: Request) -> int:

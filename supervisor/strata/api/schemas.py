@@ -41,6 +41,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
     user: str | None = None
+    priority: int | None = None  # vLLM's: lower goes first
     # refused unless they ask for nothing
     best_of: int | None = None
     prompt_logprobs: Any = None

@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 
 from strata.engines.exits import EngineExit
 from strata.observe.status import Status
+from strata.serving.request import CancelReason
 
 RATE_WINDOW_S = 10
 SAMPLES_KEPT = 256
@@ -91,9 +92,12 @@ class Metrics:
         self._parked = gauge("parked", "requests that lost their engine and wait for the next")
         self._refused = gauge("quarantined_requests", "requests refused for killing engines")
         self._journal = gauge("journal_bytes", "memory for what running requests need to go on")
+        self._deadlines = counter("deadline_expired", "requests that were late", ["where"])
+        self._cancelled = counter("cancelled", "requests ended before their own end", ["why"])
         self._running = gauge("running", "requests in the engine")
         self._queue_depth = gauge("queue_depth", "requests that wait")
         self._queue_tokens = gauge("queue_tokens", "prompt tokens that wait")
+        self._queue_eta = gauge("queue_eta_seconds", "expected wait of a request that comes now")
         self._kv_pages = gauge("kv_pages", "pages of the KV pool", ["use"])
         self._kv_usage = gauge("kv_usage_ratio", "share of the KV pool that is in use")
         self._prompt_tokens = counter("prompt_tokens", "prompt tokens of finished requests")
@@ -149,6 +153,12 @@ class Metrics:
 
     def on_quarantined(self) -> None:
         self._quarantined.inc()
+
+    def on_deadline(self, where: str) -> None:
+        self._deadlines.labels(where).inc()
+
+    def on_cancelled(self, why: CancelReason) -> None:
+        self._cancelled.labels(why.value).inc()
 
     def on_tokens(self, now: float, first_s: list[float], gaps_s: list[float], count: int) -> None:
         self._tokens.inc(count)
@@ -216,6 +226,7 @@ class Metrics:
         self._running.set(load.running)
         self._queue_depth.set(load.waiting)
         self._queue_tokens.set(load.waiting_tokens)
+        self._queue_eta.set(load.eta_s)
         self._parked.set(load.parked)
         self._refused.set(load.quarantined)
         self._journal.set(load.journal_bytes)

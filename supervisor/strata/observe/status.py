@@ -66,6 +66,7 @@ class LoadStatus(Record, frozen=True):
     waiting: int = 0
     waiting_tokens: int = 0
     oldest_wait_s: float = 0.0
+    eta_s: float = 0.0  # that a request which comes now is expected to wait
     parked: int = 0  # of those that wait: lost their engine and go on with the next
     resumed: int = 0  # requests that went on with another engine, since start
     quarantined: int = 0  # requests that are refused because they killed engines

@@ -175,6 +175,7 @@ class StatusSource:
             waiting=load.waiting,
             waiting_tokens=load.waiting_tokens,
             oldest_wait_s=load.oldest_wait_s,
+            eta_s=load.eta_s,
             parked=load.parked,
             resumed=self._metrics.resumed,
             quarantined=load.quarantined,

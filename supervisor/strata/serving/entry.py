@@ -13,7 +13,7 @@ import enum
 import math
 from dataclasses import dataclass
 
-from strata_protocol.messages import ErrorKind, Timings
+from strata_protocol.messages import Timings
 
 from strata.serving.request import Failed, RequestSpec
 
@@ -59,6 +59,16 @@ class Entry:
         return len(self.spec.prompt_ids)
 
     @property
+    def priority(self) -> int:
+        return self.spec.priority
+
+    @property
+    def engine_priority(self) -> int:
+        """Higher goes first. The engine is told the class alone: within a class, what was sent
+        has been put in order here, and no client may get ahead of another key's requests."""
+        return -1 if self.spec.priority > 0 else 0
+
+    @property
     def is_stalled(self) -> bool:
         """Out of credit: its reader does not read, so the engine does not run it either."""
         return self.received >= self.granted
@@ -93,11 +103,3 @@ class Entry:
             last.prefill_ms + self.prefill_ms,
             last.decode_ms + self.decode_ms,
         )
-
-
-def deadline_exceeded(timeout_s: float) -> Failed:
-    return Failed(
-        ErrorKind.OVERLOADED,
-        "deadline_exceeded",
-        f"the request did not finish within request_timeout_s = {timeout_s:g} s",
-    )

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from strata_protocol.messages import TokenLogprob
 
-from strata.serving.request import Event, Failed, Finished, TokensReady
+from strata.serving.request import CancelReason, Event, Failed, Finished, TokensReady
 
 
 class RequestHandle:
@@ -30,7 +30,10 @@ class RequestHandle:
     )
 
     def __init__(
-        self, rid: int, on_consumed: Callable[[int, int], None], on_cancel: Callable[[int], None]
+        self,
+        rid: int,
+        on_consumed: Callable[[int, int], None],
+        on_cancel: Callable[[int, CancelReason], None],
     ) -> None:
         self.rid = rid
         self._on_consumed = on_consumed
@@ -74,9 +77,9 @@ class RequestHandle:
             self._is_ended = True
         return event
 
-    def cancel(self) -> None:
+    def cancel(self, why: CancelReason = CancelReason.CLIENT) -> None:
         """Ends the request within one step; a terminal event still follows. Idempotent."""
-        self._on_cancel(self.rid)
+        self._on_cancel(self.rid, why)
 
     def _close_tokens(self) -> None:
         if self._ids:

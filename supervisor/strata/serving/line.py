@@ -1,31 +1,20 @@
-"""The waiting line: first come first served per key,
-fair between keys. Pure: no clock, no I/O. How long it may get is decided in admission.py.
+"""The waiting line: who goes to the engine next. Pure: no clock, no I/O. How long it may get is
+decided in admission.py.
 
-Fairness is by served tokens: the key with the least tokens served goes first. A key that was
-away re-enters at the level of the least served key that waits, so absence earns no credit.
-Requests that an engine sent back stand in front of everyone, in their former order.
+Requests that an engine sent back stand in front of everyone, in their former order. Then come
+interactive requests, then batch work (a priority above 0); within each class keys share fairly
+(fair_queue.py). Batch work does not starve: while both wait, one start in BATCH_EVERY is its.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
+from strata.serving.fair_queue import FairQueue, W
 
-class Waiting(Protocol):
-    """What the line needs to know of an entry."""
-
-    @property
-    def key(self) -> str: ...
-
-    @property
-    def prompt_tokens(self) -> int: ...
-
-
-W = TypeVar("W", bound=Waiting)
-
-KEYS_REMEMBERED = 4096
+BATCH_EVERY = 8
 
 
 class Line(Generic[W]):
@@ -33,9 +22,9 @@ class Line(Generic[W]):
 
     def __init__(self) -> None:
         self._front: deque[W] = deque()
-        self._by_key: dict[str, deque[W]] = {}
-        self._served: dict[str, int] = {}
-        self._floor = 0  # served level of the key that went last
+        self._interactive: FairQueue[W] = FairQueue()
+        self._batch: FairQueue[W] = FairQueue()
+        self._passed = 0  # starts of interactive requests since batch work, which waits, had one
         self.count = 0
         self.tokens = 0
 
@@ -43,18 +32,14 @@ class Line(Generic[W]):
         return self.count
 
     def __iter__(self) -> Iterator[W]:
-        """All entries, front first; not in the order of fairness."""
+        """All entries, front first; not in the order of service."""
         yield from self._front
-        for queue in self._by_key.values():
-            yield from queue
+        yield from self._interactive
+        yield from self._batch
 
     def push(self, entry: W) -> None:
-        """Adds at the end of its key's queue."""
-        queue = self._by_key.get(entry.key)
-        if queue is None:
-            queue = self._by_key[entry.key] = deque()
-            self._served[entry.key] = max(self._served.get(entry.key, 0), self._floor)
-        queue.append(entry)
+        """Adds a request that has just been accepted."""
+        self._class(entry).push(entry)
         self._add(entry, 1)
 
     def push_front(self, entries: list[W]) -> None:
@@ -70,42 +55,34 @@ class Line(Generic[W]):
 
     def pop(self) -> W | None:
         """The next entry to serve, or None."""
+        entry: W | None
         if self._front:
             entry = self._front.popleft()
-        elif self._by_key:
-            key = min(self._by_key, key=self._served.__getitem__)
-            queue = self._by_key[key]
-            entry = queue.popleft()
-            self._floor = self._served[key]
-            self._served[key] += entry.prompt_tokens
-            if not queue:
-                self._drop_key(key)
+        elif len(self._batch) and (self._passed >= BATCH_EVERY - 1 or not len(self._interactive)):
+            self._passed = 0
+            entry = self._batch.pop()
         else:
-            return None
-        self._add(entry, -1)
+            self._passed = self._passed + 1 if len(self._batch) else 0
+            entry = self._interactive.pop()
+        if entry is not None:
+            self._add(entry, -1)
         return entry
 
     def remove(self, entry: W) -> None:
         """Takes one entry out. Raises ValueError where it does not wait."""
-        if entry in self._front:
-            self._front.remove(entry)
-        else:
-            queue = self._by_key.get(entry.key)
-            if queue is None:
-                raise ValueError("not in line")
+        queue = self._class(entry)
+        if entry in queue:
             queue.remove(entry)
-            if not queue:
-                self._drop_key(entry.key)
+        else:
+            self._front.remove(entry)
         self._add(entry, -1)
 
-    def on_served(self, key: str, tokens: int) -> None:
-        """Counts tokens produced for a key."""
-        self._served[key] = self._served.get(key, self._floor) + tokens
+    def on_served(self, entry: W, tokens: int) -> None:
+        """Counts tokens produced for a request, which its key pays."""
+        self._class(entry).on_served(entry.key, tokens)
 
-    def _drop_key(self, key: str) -> None:
-        del self._by_key[key]
-        if len(self._served) > KEYS_REMEMBERED:
-            self._served = {k: v for k, v in self._served.items() if k in self._by_key}
+    def _class(self, entry: W) -> FairQueue[W]:
+        return self._batch if entry.priority > 0 else self._interactive
 
     def _add(self, entry: W, sign: int) -> None:
         self.count += sign

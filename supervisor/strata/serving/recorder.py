@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from strata.serving.request import CancelReason
+
 
 class Recorder(Protocol):
     """Called on the event loop; must not block. Times are seconds."""
@@ -26,6 +28,14 @@ class Recorder(Protocol):
 
     def on_quarantined(self) -> None:
         """A request was found to kill engines and is refused from now on."""
+        ...
+
+    def on_deadline(self, where: str) -> None:
+        """A request was late: at its "arrival", in the "queue", or in the "engine"."""
+        ...
+
+    def on_cancelled(self, why: CancelReason) -> None:
+        """A request that had been accepted is ended before its own end."""
         ...
 
     def on_tokens(self, now: float, first_s: list[float], gaps_s: list[float], count: int) -> None:
@@ -61,6 +71,12 @@ class NullRecorder:
         pass
 
     def on_quarantined(self) -> None:
+        pass
+
+    def on_deadline(self, where: str) -> None:
+        pass
+
+    def on_cancelled(self, why: CancelReason) -> None:
         pass
 
     def on_tokens(self, now: float, first_s: list[float], gaps_s: list[float], count: int) -> None:

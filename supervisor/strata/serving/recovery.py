@@ -83,7 +83,12 @@ class Recovery:
             raise RuntimeError("a request that cannot be resumed was kept")
         if not generated:
             return Submit(
-                rid=entry.rid, prompt_tokens=len(prompt), ids=prompt, params=params, credit=credit
+                rid=entry.rid,
+                prompt_tokens=len(prompt),
+                ids=prompt,
+                params=params,
+                credit=credit,
+                priority=entry.engine_priority,
             )
         if entry.scored >= len(prompt):
             # All of them are out.

@@ -6,6 +6,7 @@ terminal event (`Finished` or `Failed`). It never sees the engine, a frame or a 
 
 from __future__ import annotations
 
+import enum
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -31,6 +32,9 @@ class RequestSpec:
     prompt_ids: Sequence[int]  # at least one
     params: SamplingParams  # max_tokens already clamped to what the context leaves
     key: str = ""  # fair-share key (API key or client address)
+    priority: int = 0  # lower goes first among those of its key; above 0: batch work
+    timeout_ms: int = 0  # the client's own limit from arrival to end; 0: none
+    spent_s: float = 0.0  # of that, passed before it was submitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ class Failed:
     code: str  # "engine_restarted", "numeric_fault", ...
     text: str
     param: str | None = None  # the body's field that is the reason, where one is
+    retry_after_s: float | None = None  # where it is known when the same may succeed
 
 
 Event = TokensReady | PromptScored | Paused | Finished | Failed
@@ -97,6 +102,24 @@ class RejectedError(Exception):
         self.param = param  # the body's field that is the reason, where one is
 
 
+class CancelReason(enum.Enum):
+    """Why a request that had been accepted is ended before its own end."""
+
+    CLIENT = "client"  # the client went away, or took nothing for too long
+    STOP = "stop"  # a stop string is complete
+    SIBLING = "sibling"  # another choice of the same request failed or was refused
+    DEADLINE = "deadline"
+    SHUTDOWN = "shutdown"
+
+
+class Place(Protocol):
+    """The right of one request to be read and prepared; it counts as waiting until released."""
+
+    def release(self) -> None:
+        """Right before its submission, or when there is none. Idempotent."""
+        ...
+
+
 class Handle(Protocol):
     """One accepted request. Iterating yields events; the last one is terminal.
 
@@ -106,7 +129,7 @@ class Handle(Protocol):
 
     def __aiter__(self) -> AsyncIterator[Event]: ...
 
-    def cancel(self) -> None:
+    def cancel(self, why: CancelReason = CancelReason.CLIENT) -> None:
         """Ends the request within one step; a terminal event still follows. Idempotent."""
         ...
 
@@ -132,6 +155,14 @@ class Service(Protocol):
     @property
     def facts(self) -> EngineFacts | None:
         """Facts of the engine that is ready or was last ready; None before the first READY."""
+        ...
+
+    def reserve(self, key: str) -> Place:
+        """Asked before a request's body is read: whether one more of `key` may wait at all.
+
+        Cheap. Raises RejectedError: queue full, too many of this key, engine not coming back soon,
+        draining. Everything else is judged by `submit`.
+        """
         ...
 
     async def submit(self, spec: RequestSpec) -> Handle:

@@ -9,7 +9,6 @@ token is delivered once, in order, whatever the engines repeat.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from strata_protocol.errors import ProtocolFault
@@ -26,13 +25,15 @@ from strata_protocol.messages import (
 from strata_protocol.streams import new_tokens
 
 from strata.engines.port import ENGINE_DRAINING, EngineLost
-from strata.serving.admission import Admission, Closure, SchedulerLimits
+from strata.serving.admission import Admission, Closure, Queue, Reservation, SchedulerLimits
+from strata.serving.deadline import deadline_exceeded, deadline_s
 from strata.serving.effects import Deliver, Effect, Fault, Send
-from strata.serving.entry import CREDIT_WINDOW, Entry, RequestState, deadline_exceeded
+from strata.serving.entry import CREDIT_WINDOW, Entry, RequestState
 from strata.serving.line import Line
 from strata.serving.recorder import Recorder
 from strata.serving.recovery import Recovery
 from strata.serving.request import (
+    CancelReason,
     EngineFacts,
     Failed,
     Finished,
@@ -59,7 +60,7 @@ class Scheduler:
         self._timeout_s = limits.request_timeout_s
         self._park_s = limits.park_s
         self._recorder = recorder
-        self._admission = Admission(limits, jitter)
+        self._admission = Admission(limits, recorder, jitter)
         self._recovery = Recovery(limits.journal_bytes)
         self._line: Line[Entry] = Line()
         self._in_flight: dict[int, Entry] = {}  # known to the engine, in order of submission
@@ -110,30 +111,38 @@ class Scheduler:
     def oldest_wait_s(self, now: float) -> float:
         return max((now - e.arrived_s for e in self._line), default=0.0)
 
+    def wait_s(self, now: float) -> float:
+        """How long a request that comes now is expected to wait."""
+        return self._admission.wait_s(self._queue(), now)
+
     # --- requests
+
+    def reserve(self, key: str, now: float) -> Reservation:
+        """The right to prepare one request of `key`. Raises RejectedError."""
+        return self._admission.reserve(key, self._queue(), now)
 
     def submit(self, spec: RequestSpec, now: float) -> tuple[int, list[Effect]]:
         """Accepts a request; returns its id. Raises RejectedError."""
         try:
             self._recovery.quarantine.check(spec, now)
-            fits = self._has_place() and not len(self._line)
-            self._admission.check(spec, len(self._line), self._line.tokens, fits=fits)
+            self._admission.check(spec, self._queue(), now)
         except RejectedError as error:
             self._recorder.on_rejected(error.code)
             raise
-        deadline_s = now + self._timeout_s if self._timeout_s else math.inf
-        entry = Entry(self._next_rid, spec, now, deadline_s)
+        self._admission.on_accepted(spec.key)
+        entry = Entry(self._next_rid, spec, now, deadline_s(spec, self._timeout_s, now))
         self._next_rid += 1
         self._entries[entry.rid] = entry
         self._line.push(entry)
         self._recorder.on_accepted()
         return entry.rid, self._dispatch(now)
 
-    def cancel(self, rid: int, now: float) -> list[Effect]:
+    def cancel(self, rid: int, now: float, why: CancelReason = CancelReason.CLIENT) -> list[Effect]:
         entry = self._entries.get(rid)
         if entry is None or entry.is_cancelled:
             return []
         entry.is_cancelled = True
+        self._recorder.on_cancelled(why)
         if entry.state is not RequestState.WAITING:
             entry.cancelled_s = min(entry.cancelled_s, now)
             return [Send(Cancel(rid=rid))]
@@ -156,14 +165,16 @@ class Scheduler:
     def on_tick(self, now: float) -> list[Effect]:
         """Ends what has passed its deadline, and what a CANCEL of the engine did not end."""
         effects: list[Effect] = []
+        self._admission.estimate.on_time(now)
         late = [e for e in self._entries.values() if e.deadline_s <= now and e.ending is None]
         for entry in late:
-            failed = deadline_exceeded(self._timeout_s)
             if entry.state is RequestState.WAITING:
                 self._line.remove(entry)
-                effects.append(self._end(entry, failed, now))
+                effects.append(self._expire(entry, now))
             else:
-                entry.ending = failed
+                self._recorder.on_deadline("engine")
+                self._recorder.on_cancelled(CancelReason.DEADLINE)
+                entry.ending = deadline_exceeded(entry.spec, self._timeout_s)
                 if not entry.is_cancelled:
                     effects.append(Send(Cancel(rid=entry.rid)))
                 entry.cancelled_s = min(entry.cancelled_s, now)
@@ -180,6 +191,7 @@ class Scheduler:
 
     def on_ready(self, facts: EngineFacts, now: float) -> list[Effect]:
         self._admission.facts = facts
+        self._admission.estimate.on_ready(now, was_held=self._admission.closed is not None)
         self._admission.closed = None
         self._closed_s = None
         self._is_up = True
@@ -197,6 +209,7 @@ class Scheduler:
     def on_lost(self, lost: EngineLost, now: float) -> list[Effect]:
         """The engine is gone: what it ran goes back to the front of the line."""
         self._is_up = False
+        self._admission.estimate.on_away(now)
         effects: list[Effect] = []
         running = list(self._in_flight.values())
         loss = self._recovery.on_lost(lost, running, now, has_others=bool(self._abandoned))
@@ -235,6 +248,7 @@ class Scheduler:
         effects = self._end_waiting(failed, now)
         for entry in list(self._in_flight.values()):
             self._abandoned.add(entry.rid)
+            self._recorder.on_cancelled(CancelReason.SHUTDOWN)
             effects += [Send(Cancel(rid=entry.rid)), self._end(entry, failed, now)]
         self._is_up = False
         return effects
@@ -287,7 +301,7 @@ class Scheduler:
             entry.first_token_s = entry.first_token_s or now
             entry.last_token_s = now
             total += count
-            self._line.on_served(entry.spec.key, count)
+            self._line.on_served(entry, count)
             effects.append(Deliver(item.rid, TokensReady(ids, logprobs)))
             has_place |= self._recovery.on_tokens(entry, ids) or entry.is_stalled
         self._recorder.on_tokens(now, first_s, gaps_s, total)
@@ -311,6 +325,7 @@ class Scheduler:
     def on_done(self, message: Done, now: float) -> list[Effect]:
         if message.code == ENGINE_DRAINING:
             self._is_up = False
+            self._admission.estimate.on_away(now)
         entry = self._in_flight.get(message.rid)
         if message.rid in self._abandoned:
             self._abandoned.remove(message.rid)
@@ -334,7 +349,9 @@ class Scheduler:
                 entry.timings(message.timings),
                 message.stop_id,
             )
-        self._admission.on_finished(now - entry.submitted_s)
+        self._admission.estimate.on_finished(
+            now - entry.submitted_s, now, others_wait=len(self._line) > 0
+        )
         is_survived = not entry.is_cancelled and entry.ending is None
         ended = self._end(entry, event, now, is_survived=is_survived)
         return [ended, *self._dispatch(now)]
@@ -352,13 +369,17 @@ class Scheduler:
         self._recorder.on_requeued()
         return []
 
-    def _has_place(self) -> bool:
+    def _queue(self) -> Queue:
+        return Queue(len(self._line), self._line.tokens, self._places())
+
+    def _places(self) -> int:
+        """How many requests may be sent now."""
         facts = self._admission.facts
         if facts is None or not self._can_send() or self._recovery.trials.is_on:
-            return False
+            return 0
         # A stalled request keeps no place from others, here as in the engine.
         stalled = min(sum(e.is_stalled for e in self._in_flight.values()), STALLED_MAX)
-        return self.in_flight - stalled < facts.plan.batch + SUBMIT_AHEAD
+        return max(facts.plan.batch + SUBMIT_AHEAD + stalled - self.in_flight, 0)
 
     def _can_send(self) -> bool:
         return self._is_up and self._is_writable
@@ -373,11 +394,12 @@ class Scheduler:
             self._line.remove(self._entries[rid])
             return [self._start(self._entries[rid], now)]
         effects = [self._release(self._entries[rid]) for rid in trials.release()]
-        while self._has_place():
+        while self._places():
             entry = self._line.pop()
             if entry is None:
                 break
-            effects.append(self._start(entry, now))
+            is_late = entry.deadline_s <= now
+            effects.append(self._expire(entry, now) if is_late else self._start(entry, now))
         return effects
 
     def _start(self, entry: Entry, now: float) -> Effect:
@@ -388,6 +410,11 @@ class Scheduler:
         entry.start(now)
         self._in_flight[entry.rid] = entry
         return Send(self._recovery.message(entry))
+
+    def _expire(self, entry: Entry, now: float) -> Effect:
+        """It is late and no engine has it: nothing more is computed for it."""
+        self._recorder.on_deadline("queue")
+        return self._end(entry, deadline_exceeded(entry.spec, self._timeout_s), now)
 
     @staticmethod
     def _release(entry: Entry) -> Effect:
@@ -416,6 +443,7 @@ class Scheduler:
         """The one place where a request ends."""
         del self._entries[entry.rid]
         self._in_flight.pop(entry.rid, None)
+        self._admission.on_ended(entry.spec.key)
         self._recovery.on_ended(entry, is_survived=is_survived)
         if isinstance(event, Finished):
             outcome, prompt, cached = event.reason.value, event.prompt_tokens, event.cached_tokens

@@ -28,11 +28,11 @@ from strata_protocol.messages import (
 
 from strata.config import Config
 from strata.engines.port import EngineLost, EnginePort, EngineReady, RunMessage
-from strata.serving.admission import Closure, SchedulerLimits
+from strata.serving.admission import Closure, Reservation, SchedulerLimits
 from strata.serving.effects import Deliver, Effect, Fault, Send
 from strata.serving.handle import RequestHandle
 from strata.serving.recorder import Recorder
-from strata.serving.request import EngineFacts, Failed, Finished, RequestSpec
+from strata.serving.request import CancelReason, EngineFacts, Failed, Finished, RequestSpec
 from strata.serving.request_facts import RequestFacts
 from strata.serving.scheduler import Scheduler
 
@@ -50,6 +50,7 @@ class Load:
     parked: int = 0  # of those that wait: lost their engine and go on with the next
     quarantined: int = 0  # requests, by fingerprint, that are refused because they killed engines
     journal_bytes: int = 0
+    eta_s: float = 0.0  # that a request which comes now is expected to wait
 
 
 class EngineService:
@@ -69,6 +70,7 @@ class EngineService:
             config.request_timeout_s,
             config.journal_bytes,
             config.park_s,
+            config.key_requests,
         )
         self._scheduler = Scheduler(limits, recorder, jitter)
         self._recorder = recorder
@@ -85,6 +87,9 @@ class EngineService:
     @property
     def facts(self) -> EngineFacts | None:
         return self._facts
+
+    def reserve(self, key: str) -> Reservation:
+        return self._scheduler.reserve(key, self._clock())
 
     async def submit(self, spec: RequestSpec) -> RequestHandle:
         rid, effects = self._scheduler.submit(spec, self._clock())
@@ -174,6 +179,7 @@ class EngineService:
             scheduler.parked,
             scheduler.quarantined(self._clock()),
             scheduler.journal_bytes,
+            scheduler.wait_s(self._clock()),
         )
 
     def request_facts(self) -> list[RequestFacts]:
@@ -185,8 +191,8 @@ class EngineService:
     def _consumed(self, rid: int, count: int) -> None:
         self._perform(self._scheduler.on_consumed(rid, count))
 
-    def _cancel(self, rid: int) -> None:
-        self._perform(self._scheduler.cancel(rid, self._clock()))
+    def _cancel(self, rid: int, why: CancelReason) -> None:
+        self._perform(self._scheduler.cancel(rid, self._clock(), why))
 
     def _send(self, message: Submit | Resume | Cancel | Credit) -> None:
         if self._port is None:
