@@ -94,11 +94,13 @@ class FakePlace:
     def __init__(self, service: FakeService) -> None:
         self._service: FakeService | None = service
         service.places += 1
+        service.wake()
 
     def release(self) -> None:
         service, self._service = self._service, None
         if service is not None:
             service.places -= 1
+            service.wake()
 
 
 class FakeService:
@@ -115,6 +117,7 @@ class FakeService:
         self.reserved: list[str] = []  # keys
         self.handles: list[FakeHandle] = []
         self._changed = asyncio.Condition()
+        self._wakers: set[asyncio.Event] = set()
 
     @property
     def specs(self) -> list[RequestSpec]:
@@ -136,6 +139,19 @@ class FakeService:
         async with self._changed:
             self._changed.notify_all()
         return handle
+
+    def wake(self) -> None:
+        for waker in self._wakers:
+            waker.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits for something about places."""
+        waker = asyncio.Event()
+        self._wakers.add(waker)
+        while not condition():
+            waker.clear()
+            await waker.wait()
+        self._wakers.discard(waker)
 
     async def submitted(self, count: int) -> list[FakeHandle]:
         """Waits until `count` requests have been submitted."""
