@@ -13,9 +13,9 @@ import enum
 import math
 from dataclasses import dataclass
 
-from strata_protocol.messages import Timings
+from strata_protocol.messages import FinishReason, Timings
 
-from strata.serving.request import Failed, RequestSpec
+from strata.serving.request import Failed, Finished, RequestSpec
 
 CREDIT_WINDOW = 512  # output tokens the engine may be ahead of the reader
 
@@ -95,6 +95,10 @@ class Entry:
         self.state = RequestState.WAITING
         self.lost_s = now
         self.held_at = None
+
+    def cancelled(self) -> Finished:
+        """The end of a cancelled request that no engine answers for."""
+        return Finished(FinishReason.CANCELLED, self.prompt_tokens, 0, self.received, Timings())
 
     def timings(self, last: Timings) -> Timings:
         """Over all engines that had it; `last` is what the one that finished it says."""

@@ -19,7 +19,6 @@ from strata_protocol.messages import (
     ErrorKind,
     FinishReason,
     PromptLogprobs,
-    Timings,
     Tokens,
 )
 from strata_protocol.streams import new_tokens
@@ -147,7 +146,7 @@ class Scheduler:
             entry.cancelled_s = min(entry.cancelled_s, now)
             return [Send(Cancel(rid=rid))]
         self._line.remove(entry)
-        return [self._end(entry, self._cancelled(entry), now), *self._dispatch(now)]
+        return [self._end(entry, entry.cancelled(), now), *self._dispatch(now)]
 
     def on_consumed(self, rid: int, count: int) -> list[Effect]:
         """The reader took `count` tokens: the engine may run further ahead again."""
@@ -181,7 +180,7 @@ class Scheduler:
         for entry in list(self._in_flight.values()):
             if now - entry.cancelled_s >= CANCEL_GRACE_S:
                 self._abandoned.add(entry.rid)
-                effects.append(self._end(entry, entry.ending or self._cancelled(entry), now))
+                effects.append(self._end(entry, entry.ending or entry.cancelled(), now))
         closure, closed_s = self._admission.closed, self._closed_s
         if closure is not None and closed_s is not None and now - closed_s >= self._park_s:
             effects += self._end_waiting(closure.failed(), now)
@@ -215,7 +214,7 @@ class Scheduler:
         loss = self._recovery.on_lost(lost, running, now, has_others=bool(self._abandoned))
         for entry, failed in loss.ended:
             event = failed or (None if entry.is_cancelled else entry.ending)
-            effects.append(self._end(entry, event or self._cancelled(entry), now))
+            effects.append(self._end(entry, event or entry.cancelled(), now))
         self._in_flight.clear()
         self._abandoned.clear()
         for entry in loss.again:
@@ -362,7 +361,7 @@ class Scheduler:
         """The engine was told to end and computed nothing: the request waits for the next one.
         That is not the request's doing, so it does not count as one of its losses."""
         if entry.is_cancelled:
-            return [self._end(entry, self._cancelled(entry), now)]
+            return [self._end(entry, entry.cancelled(), now)]
         del self._in_flight[entry.rid]
         entry.park(now)
         self._line.push_returned(entry)
@@ -422,11 +421,6 @@ class Scheduler:
         entry.held_at = None
         entry.granted = max(entry.granted, entry.consumed + CREDIT_WINDOW)
         return Send(Credit(rid=entry.rid, upto=entry.granted))
-
-    @staticmethod
-    def _cancelled(entry: Entry) -> Finished:
-        """The end of a cancelled request that no engine answers for."""
-        return Finished(FinishReason.CANCELLED, entry.prompt_tokens, 0, entry.received, Timings())
 
     def _end_waiting(self, failed: Failed, now: float, *, begun: bool = True) -> list[Effect]:
         """Answers what waits; with `begun`, also what had begun with an engine that is gone."""
