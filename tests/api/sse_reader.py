@@ -38,29 +38,35 @@ class Stream:
         ]
 
 
+def read_line(stream: Stream, raw: bytes) -> bool:
+    """Files one line; whether it was a chunk."""
+    line = raw.decode().rstrip("\n")
+    if not line:
+        return False
+    if line.startswith(":"):
+        stream.comments.append(line)
+        return False
+    assert line.startswith("data: "), line
+    payload = line.removeprefix("data: ")
+    if payload == "[DONE]":
+        stream.done += 1
+        stream.order.append("done")
+        return False
+    event = json.loads(payload)
+    if "error" in event:
+        stream.errors.append(event["error"])
+        stream.order.append("error")
+        return False
+    stream.chunks.append(event)
+    stream.order.append("chunk")
+    return True
+
+
 async def read_stream(response: aiohttp.ClientResponse) -> Stream:
     stream = Stream()
     try:
         async for raw in response.content:
-            line = raw.decode().rstrip("\n")
-            if not line:
-                continue
-            if line.startswith(":"):
-                stream.comments.append(line)
-                continue
-            assert line.startswith("data: "), line
-            payload = line.removeprefix("data: ")
-            if payload == "[DONE]":
-                stream.done += 1
-                stream.order.append("done")
-                continue
-            event = json.loads(payload)
-            if "error" in event:
-                stream.errors.append(event["error"])
-                stream.order.append("error")
-            else:
-                stream.chunks.append(event)
-                stream.order.append("chunk")
+            read_line(stream, raw)
     except aiohttp.ClientPayloadError:
         stream.is_complete = False
     return stream

@@ -61,7 +61,7 @@ class EngineLost:
     suspects: tuple[int, ...] = ()
     is_external: bool = False  # ended from outside or by us: no request is to blame
     signature: str = ""  # of the crash, where there is one
-    blamed_mode: str = ""  # mode that was taken out for it: the requests are not held to blame
+    blamed_mode: str = ""  # what was taken out for it: this crash convicts no request
 
 
 class EngineListener(Protocol):

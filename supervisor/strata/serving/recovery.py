@@ -45,12 +45,15 @@ class Recovery:
         that nobody waits for any more."""
         suspects = set() if lost.is_external else self._suspects(lost, running)
         guilty = None
-        if suspects and not lost.blamed_mode:
+        if suspects:
+            # A crash for which a mode was taken out convicts nobody; should one of them crash again
+            # alone without it, it was not the mode.
             prints = {fingerprint(e.spec) for e in running if e.rid in suspects}
-            is_sure = suspects <= {e.rid for e in running} and (
+            is_known = suspects <= {e.rid for e in running} and (
                 bool(lost.suspects) or not has_others
             )
-            guilty = self.quarantine.on_crash(prints, now, is_alone=is_sure and len(prints) == 1)
+            is_alone = is_known and len(prints) == 1 and not lost.blamed_mode
+            guilty = self.quarantine.on_crash(prints, now, is_alone=is_alone)
         is_trial = self.trials.is_on
         self.trials.on_lost(e.rid for e in running if e.rid in suspects)
         ended: list[tuple[Entry, Failed | None]] = []
