@@ -38,6 +38,7 @@ class Behaviour:
     die_at: str = ""
     die_after: int = 0  # with die_at or stuck_at = tokens: after so many steps
     last: str = ""  # its last line of output before it dies
+    gather: int = 0  # computes nothing before so many requests have come
     poison: int = -1  # dies in any step of a request whose prompt has this token
     exit: int | None = None  # how it dies: exit status, or
     signal: int = signal.SIGKILL  # this signal
@@ -128,7 +129,7 @@ class FakeEngine:
         self.peer = EnginePeer()
         self.inbox: deque[ToEngineMessage] = deque()
         self.sequences: dict[int, Sequence] = {}
-        self.step = 0
+        self.step = self.gathered = 0
         self.prompt_total = self.output_total = 0
         self.is_draining = False
 
@@ -418,6 +419,9 @@ class FakeEngine:
         """One step of up to `batch` sequences; False when none can go on."""
         items = []
         finished = []
+        self.gathered = max(self.gathered, len(self.sequences))
+        if self.gathered < self.b.gather:
+            return False
         working = 0
         for s in list(self.sequences.values()):
             if working == self.batch:

@@ -18,7 +18,8 @@ DEADLY: dict[str, object] = {"poison": POISON, "signal": signal.SIGSEGV, "batch"
 @pytest.mark.parametrize("place", [0, 3, 7])
 @pytest.mark.parametrize("handler", ["own", "none"])
 async def test_one_among_eight(make_rig: RigMaker, place: int, handler: str) -> None:
-    async with make_rig(DEADLY | {"handler": handler}) as rig:
+    deadly = DEADLY | {"handler": handler}
+    async with make_rig(deadly | {"gather": 8}, deadly) as rig:
         await rig.ready()
         prompts = [[n + 1, n + 2] for n in range(8)]
         prompts[place] = [5, POISON]
@@ -38,6 +39,20 @@ async def test_one_among_eight(make_rig: RigMaker, place: int, handler: str) -> 
         assert refused.value.retry_after_s is None  # x-should-retry: false
         assert rig.service.load().quarantined == 1
         assert tokens_of(await collect(await rig.submit([1], max_tokens=2))) == [1, 1]
+
+
+async def test_one_that_is_alone_from_the_start(make_rig: RigMaker) -> None:
+    """The second crash alike takes the mode of prompt rows out, which is tried before the request
+    is convicted; without it the request kills once more."""
+    async with make_rig(DEADLY) as rig:
+        await rig.ready()
+        last = (await collect(await rig.submit([5, POISON], max_tokens=60)))[-1]
+        assert isinstance(last, Failed)
+        assert last.code == "request_quarantined"
+        assert rig.owner.view.crashes == 3
+        await rig.ready(starts=4)
+        with pytest.raises(RejectedError, match="ended the engine 3 times"):
+            await rig.submit([5, POISON], max_tokens=60)
 
 
 async def test_all_that_wait_with_the_same_prompt_are_refused(make_rig: RigMaker) -> None:
