@@ -19,6 +19,7 @@ class FaultyBackend final : public Backend {
 
     std::string name() const override { return inner_->name(); }
     std::string device() const override { return inner_->device(); }
+    DeviceFacts device_facts() const override { return inner_->device_facts(); }
     const HostFacts& host() const override { return inner_->host(); }
     std::vector<KernelEntry> kernels() const override { return kernels_; }
     Loaded load(const Model& model,

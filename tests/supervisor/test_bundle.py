@@ -144,9 +144,11 @@ async def test_what_a_bundle_holds(make_rig: RigMaker, tmp_path: Path) -> None:
     assert {r.rid for r in in_step} == set(view.rids)
     assert len(in_step) > 1
     assert in_step[0].prompt_tokens == 3
+    assert all(len(r.fingerprint) == 32 for r in in_step)
+    assert len({r.fingerprint for r in in_step}) == len(in_step)
     assert in_step[0].params == {"max_tokens": 6, "temperature": 0.5, "stop_ids": 2}
     types = {(f.to_engine, f.type) for f in found.frames}
-    assert {(True, "OFFER"), (True, "SUBMIT"), (False, "HELLO"), (False, "TOKENS")} <= types
+    assert {(True, "OFFER"), (True, "SUBMIT"), (False, "HELLO"), (False, "READY")} <= types
     assert all(f.at_s <= 0 < f.bytes for f in found.frames)
     assert [f.at_s for f in found.frames] == sorted(f.at_s for f in found.frames)
     assert found.memory is not None
@@ -241,7 +243,7 @@ async def test_a_disk_that_hangs_does_not_hold_the_next_engine_up(
 
 
 def test_closing_a_writer_that_never_wrote(tmp_path: Path) -> None:
-    writer = BundleWriter(tmp_path, list, config={})
+    writer = BundleWriter(tmp_path, lambda _: [], config={})
     writer.close()
     assert writer.bundle_of(1) == ""
     assert list(tmp_path.iterdir()) == []

@@ -129,7 +129,7 @@ def bundle_files(
         MEMORY: _json(machine_memory(view.rss_bytes if view else 0)),
         HEAD: redactor.clean(head).encode(),
         TAIL: redactor.clean(tail).encode(),
-        SUSPECTS: _json(_requests(scene)),
+        SUSPECTS: _json(scene.requests),
         FRAMES: _json([_ago(note, scene.at_s) for note in crash.frames]),
     }
     if view is not None:
@@ -221,12 +221,6 @@ def _meta(
 def _decision_name(decision: Decision) -> str:
     name = type(decision).__name__  # StartAfter, Hold, StayDown, Stopped
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower().removesuffix("_after")
-
-
-def _requests(scene: Scene) -> list[RequestFacts]:
-    view = scene.crash.exited.beacon
-    rids = set(view.rids) if view is not None else set()
-    return [msgspec.structs.replace(r, was_in_step=r.rid in rids) for r in scene.requests]
 
 
 def _ago(note: FrameNote, at_s: float) -> FrameNote:

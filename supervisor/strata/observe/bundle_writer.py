@@ -10,7 +10,7 @@ import queue
 import shlex
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from strata.engines.crash_report import Crash
@@ -30,14 +30,15 @@ log = logging.getLogger("strata.crashes")
 class BundleWriter:
     """Implements `CrashReporter`. `close` waits for what is being written.
 
-    `requests`: what the engine had, asked at the moment of its end. `config`: settings as they may
+    `requests`: what the engine had, asked at the moment of its end with the ids of those that its
+    last step served. `config`: settings as they may
     be shown; `secrets`: values that must not appear.
     """
 
     def __init__(
         self,
         run_dir: Path,
-        requests: Callable[[], Sequence[RequestFacts]],
+        requests: Callable[[Collection[int]], Sequence[RequestFacts]],
         *,
         config: Mapping[str, str],
         secrets: Sequence[str] = (),
@@ -57,7 +58,9 @@ class BundleWriter:
 
     def on_crashed(self, crash: Crash) -> None:
         status = self.status() if self.status is not None else None
-        self._scene = Scene(crash, utc_now(), time.monotonic(), self._requests(), status)
+        view = crash.exited.beacon
+        requests = self._requests(frozenset(view.rids) if view is not None else frozenset())
+        self._scene = Scene(crash, utc_now(), time.monotonic(), requests, status)
 
     def on_decided(self, decision: Decision) -> None:
         scene, self._scene = self._scene, None

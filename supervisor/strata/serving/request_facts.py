@@ -6,6 +6,7 @@ import msgspec
 from strata_protocol.messages import SamplingParams
 
 from strata.serving.entry import Entry
+from strata.serving.poison import fingerprint
 
 # Fields of SamplingParams that hold token ids; only their number is told.
 _ID_LISTS = ("logit_bias", "stop_ids")
@@ -21,10 +22,11 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
     # Those of SamplingParams that differ from the neutral ones, with the length of lists of ids.
     params: dict[str, int | float | bool | list[str]] = {}
     was_in_step: bool = False  # in the step that the engine died in
-    fingerprint: str = ""  # hash of what makes the engine do the same again, where one is kept
+    fingerprint: str = ""  # hash of what makes the engine do the same again, of suspects alone
 
 
-def facts_of(entry: Entry) -> RequestFacts:
+def facts_of(entry: Entry, *, was_in_step: bool) -> RequestFacts:
+    """The hash is made of suspects alone: it reads the whole prompt."""
     params: dict[str, int | float | bool | list[str]] = {}
     neutral = SamplingParams()
     for field in msgspec.structs.fields(SamplingParams):
@@ -37,4 +39,6 @@ def facts_of(entry: Entry) -> RequestFacts:
         prompt_tokens=entry.prompt_tokens,
         output_tokens=entry.received,
         params=params,
+        was_in_step=was_in_step,
+        fingerprint=fingerprint(entry.spec).hex() if was_in_step else "",
     )

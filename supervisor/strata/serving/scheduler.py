@@ -9,7 +9,7 @@ token is delivered once, in order, whatever the engines repeat.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from strata_protocol.errors import ProtocolFault
 from strata_protocol.messages import (
@@ -85,9 +85,9 @@ class Scheduler:
         """Requests that take a place in the engine."""
         return len(self._in_flight) + len(self._abandoned)
 
-    def facts(self) -> list[RequestFacts]:
+    def facts(self, suspects: Collection[int]) -> list[RequestFacts]:
         """What may be written down of the requests that the engine has."""
-        return [facts_of(e) for e in self._in_flight.values()]
+        return [facts_of(e, was_in_step=e.rid in suspects) for e in self._in_flight.values()]
 
     @property
     def parked(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -182,9 +182,10 @@ class EngineService:
             scheduler.wait_s(self._clock()),
         )
 
-    def request_facts(self) -> list[RequestFacts]:
-        """What may be written down of the requests that the engine has."""
-        return self._scheduler.facts()
+    def request_facts(self, suspects: Collection[int]) -> list[RequestFacts]:
+        """What may be written down of the requests that the engine has; `suspects` were in the
+        step that it died in."""
+        return self._scheduler.facts(suspects)
 
     # --- inside
 
