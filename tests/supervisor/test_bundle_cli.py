@@ -297,30 +297,35 @@ async def until_crashed(run_dir: Path, count: int = 1) -> None:
 
 
 async def test_no_text_of_a_request_is_written_anywhere(tmp_path: Path) -> None:
-    dies = {"die_at": "tokens", "die_after": 3, "signal": signal.SIGSEGV}
+    dies = {"die_at": "shared", "signal": signal.SIGSEGV}
     async with served(
         tmp_path, "--api-key", KEY, "--log-level", "debug", behaviours=[dies, {}]
     ) as s:
         headers = {"Authorization": f"Bearer {KEY}"}
         text = f"{CANARY} what follows is mine alone"
-        chat = {
-            "model": "default", "stop": [f"{CANARY} stop"], "max_tokens": 20, "user": f"{CANARY}",
+        chat: dict[str, object] = {
+            "model": "default", "stop": [f"{CANARY} stop"], "max_tokens": 200, "user": f"{CANARY}",
             "messages": [
                 {"role": "system", "content": f"{CANARY} system"},
                 {"role": "user", "content": text},
             ],
         }  # fmt: skip
         ids = [17, 93, 104, 61, 88, 45, 29, 73, 51, 67]
-        plain = {"model": "default", "prompt": ids, "max_tokens": 20}
-        for path, body in (("/v1/chat/completions", chat), ("/v1/completions", plain)):
+        plain: dict[str, object] = {"model": "default", "prompt": ids, "max_tokens": 200}
+
+        async def post(path: str, body: dict[str, object]) -> None:
             async with s.session.post(s.base + path, json=body, headers=headers) as response:
                 assert response.status == 200, await response.text()
+
+        # Both are in the step that the engine dies in.
+        await asyncio.gather(post("/v1/chat/completions", chat), post("/v1/completions", plain))
         await until_crashed(s.run_dir)
         s.process.send_signal(signal.SIGTERM)
         assert s.process.stdout is not None
         out, err = await s.process.communicate()
     (name,) = bundle_ids(s.run_dir)
-    assert json.loads((crashes_path(s.run_dir) / name / "suspects.json").read_bytes())
+    suspects = json.loads((crashes_path(s.run_dir) / name / bundle.SUSPECTS).read_bytes())
+    assert [r["was_in_step"] for r in suspects] == [True, True]
     written = [path for path in s.run_dir.rglob("*") if path.is_file()]
     assert {bundle.META, bundle.STATUS, bundle.BEACON_BIN} <= {path.name for path in written}
     row = re.compile(rb"\D+".join(str(i).encode() for i in ids[:4]))
