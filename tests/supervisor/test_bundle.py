@@ -114,7 +114,7 @@ async def test_what_a_bundle_holds(make_rig: RigMaker, tmp_path: Path) -> None:
     async with make_rig(dies, {}) as rig:
         await rig.ready()
         handles = [
-            await rig.submit([n, 2, 3], max_tokens=6, stop_ids=[7, 8], temperature=0.5)
+            await rig.submit([n, 2, 3], max_tokens=200, stop_ids=[7, 8], temperature=0.5)
             for n in (1, 2, 3, 4)
         ]
         for handle in handles:
@@ -146,7 +146,7 @@ async def test_what_a_bundle_holds(make_rig: RigMaker, tmp_path: Path) -> None:
     assert in_step[0].prompt_tokens == 3
     assert all(len(r.fingerprint) == 32 for r in in_step)
     assert len({r.fingerprint for r in in_step}) == len(in_step)
-    assert in_step[0].params == {"max_tokens": 6, "temperature": 0.5, "stop_ids": 2}
+    assert in_step[0].params == {"max_tokens": 200, "temperature": 0.5, "stop_ids": 2}
     types = {(f.to_engine, f.type) for f in found.frames}
     assert {(True, "OFFER"), (True, "SUBMIT"), (False, "HELLO"), (False, "READY")} <= types
     assert all(f.at_s <= 0 < f.bytes for f in found.frames)

@@ -105,7 +105,7 @@ def test_a_damaged_bundle_is_listed_as_such(tmp_path: Path, data: bytes | None, 
 @pytest.mark.parametrize("kind", ["link", "pipe", "directory"])
 def test_only_regular_files_are_read(tmp_path: Path, kind: str) -> None:
     name = put(tmp_path, 0)
-    path = crashes_path(tmp_path) / name / "stderr.head"
+    path = crashes_path(tmp_path) / name / "stderr_head.txt"
     if kind == "link":
         (tmp_path / "secret").write_text("not to be followed")
         path.symlink_to(tmp_path / "secret")
@@ -115,7 +115,7 @@ def test_only_regular_files_are_read(tmp_path: Path, kind: str) -> None:
         path.mkdir()
     found = read_bundle(tmp_path, name)
     assert found.head == ""
-    assert any(problem.startswith("stderr.head: ") for problem in found.problems)
+    assert any(problem.startswith("stderr_head.txt: ") for problem in found.problems)
 
 
 def test_a_damaged_decoded_beacon_is_decoded_again(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_rendering_never_raises(tmp_path_factory: pytest.TempPathFactory, seed: 
             if isinstance(content, dict) and part == "meta.json":
                 content["id"] = name
             files[part] = damaged(json.dumps(content).encode(), draw)
-    for part in ("stderr.head", "stderr.tail", "status.json"):
+    for part in ("stderr_head.txt", "stderr_tail.txt", "status.json"):
         files[part] = draw.randbytes(200)
     if draw.random() < 0.5:
         files["beacon.bin"] = beacon_bytes(seed, is_plausible=True)
@@ -255,7 +255,7 @@ def test_the_parts_that_rendering_is_tried_with_are_whole(tmp_path: Path) -> Non
 
 
 def test_a_terminal_is_not_steered_by_what_an_engine_wrote(tmp_path: Path) -> None:
-    name = put(tmp_path, 0, **{"stderr.tail": b"\x1b]0;owned\x07 \x1b[2J\r\xc2\x9b1m\n"})
+    name = put(tmp_path, 0, **{"stderr_tail.txt": b"\x1b]0;owned\x07 \x1b[2J\r\xc2\x9b1m\n"})
     text = bundle_text(read_bundle(tmp_path, name), NOW)
     assert "owned" in text
     assert not set("\x1b\x07\r\x9b") & set(text)

@@ -4,7 +4,7 @@
     beacon.bin    the beacon's bytes                        frames.json  headers of the last frames
     suspects.json requests that the engine had              memory.json  of the machine
     status.json   the status at the time                    config.json  without secrets
-    stderr.head, stderr.tail   the engine's output
+    stderr_head.txt, stderr_tail.txt   the engine's output
 
 No file holds a prompt, an answer, token ids, a key or the name of a client. Made here from what the
 owner tells; `bundle_store.py` owns the disk.
@@ -45,7 +45,7 @@ TAIL_BYTES = 256 << 10
 
 META, BEACON_BIN, BEACON, FRAMES = "meta.json", "beacon.bin", "beacon.json", "frames.json"
 SUSPECTS, MEMORY, STATUS, CONFIG = "suspects.json", "memory.json", "status.json", "config.json"
-HEAD, TAIL = "stderr.head", "stderr.tail"
+HEAD, TAIL = "stderr_head.txt", "stderr_tail.txt"
 # In the order in which they are given room; what does not fit is left out and named.
 FILES = (META, BEACON_BIN, MEMORY, CONFIG, HEAD, TAIL, BEACON, SUSPECTS, FRAMES, STATUS)
 TEXTS = (HEAD, TAIL)

@@ -13,7 +13,16 @@ import psutil
 
 from strata.engines.process import oom_kill_count
 
-CGROUP_FILES = ("current", "peak", "max", "high", "swap.current", "swap.max", "events", "pressure")
+CGROUP_FILES = (
+    "memory.current",
+    "memory.peak",
+    "memory.max",
+    "memory.high",
+    "memory.swap.current",
+    "memory.swap.max",
+    "memory.events",
+    "memory.pressure",
+)
 
 
 class MachineMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +71,7 @@ def _cgroup() -> dict[str, str]:
     if name is None:
         return {}
     folder = Path("/sys/fs/cgroup") / name.lstrip("/")
-    found = {f"memory.{part}": _text(folder / f"memory.{part}") for part in CGROUP_FILES}
+    found = {part: _text(folder / part) for part in CGROUP_FILES}
     return {part: text for part, text in found.items() if text}
 
 
