@@ -29,6 +29,8 @@ class FrameNote(msgspec.Struct, frozen=True):
 class FrameRing:
     """Written on the event loop, read there too."""
 
+    __slots__ = ("_received", "_sent")
+
     def __init__(self) -> None:
         self._sent: deque[FrameNote] = deque(maxlen=FRAMES_KEPT)
         self._received: deque[FrameNote] = deque(maxlen=FRAMES_KEPT)
