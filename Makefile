@@ -2,6 +2,7 @@
 #   make demo    set up, boot the service, four chats, a killed engine, status
 #   make serve   set up and keep the service running
 #   make test    set up, lint, unit, parity, model and system tests
+#   make chaos   what a failing engine costs: the table of figures
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +11,7 @@ SOURCES := CMakeLists.txt $(shell find cmake engine protocol supervisor -type f 
 CMAKE_ENV := PATH="$(abspath $(BIN)):$$PATH"
 SERVE_FLAGS ?= --model smollm2
 
-.PHONY: demo serve test lint format unit install setup model bench generate clean
+.PHONY: demo serve test lint format unit install setup model bench chaos generate clean
 .DELETE_ON_ERROR:
 
 install: $(VENV)/installed
@@ -72,6 +73,10 @@ generate: $(VENV)/installed
 
 bench: $(VENV)/installed $(VENV)/model
 	$(BIN)/python bench/serve/run.py $(BENCH_FLAGS)
+
+# What a failing engine costs: about an hour; CHAOS_FLAGS=--short for two minutes.
+chaos: $(VENV)/installed
+	$(BIN)/python -m bench.chaos $(CHAOS_FLAGS)
 
 clean:
 	rm -rf build $(VENV) .demo

@@ -48,6 +48,10 @@ class ChaosFolder:
         """Engines that found another one of this folder alive."""
         return len(self._lines(".twins"))
 
+    def has_mark(self, name: str) -> bool:
+        """Whether an engine left this mark."""
+        return self.script.with_name(f"{self.script.name}.{name}").exists()
+
     def alive(self) -> list[int]:
         """Processes of engines of this folder, and what they left behind, that still live."""
         return [pid for pid, at in noted_pids(self.script) if is_alive(pid, at)]

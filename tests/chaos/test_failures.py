@@ -21,6 +21,7 @@ from tests.chaos.conftest import RigMaker
 from tests.fakes.chaos_faults import CAUGHT
 from tests.fakes.chaos_script import EpochScript, Fault, Kind, Place, continuation
 
+pytestmark = pytest.mark.chaos
 GOOD = EpochScript()
 FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 # Signals whose default action does not end a process.
@@ -66,6 +67,15 @@ async def begun(rig: Rig, count: int = 3, max_tokens: int = 40) -> list[Call]:
     return [await rig.submit([20 + n, 5], max_tokens=max_tokens) for n in range(count)]
 
 
+async def all_went_on(rig: Rig, calls: list[Call]) -> None:
+    """What ran when the engine failed went on with the next one, to its end."""
+    await rig.all_ended()
+    for call in calls:
+        assert isinstance(call.end, Finished), call.end
+        assert len(call.ids) == call.params.max_tokens
+        assert right(call)
+
+
 async def test_without_a_fault(chaos: RigMaker) -> None:
     async with chaos(EpochScript()) as rig:
         await rig.ready()
@@ -85,8 +95,7 @@ async def test_exit_status_in_a_step(chaos: RigMaker, status: int) -> None:
         calls = await begun(rig)
         await got_over(rig, ExitClass.OOM if status == 71 else ExitClass.EXIT, f"status {status}")
         assert rig.observer.exits[0].status == status
-        await rig.all_ended()
-        assert all(right(call) for call in calls)
+        await all_went_on(rig, calls)
 
 
 @pytest.mark.parametrize("status", [65, 77, 78])
@@ -117,8 +126,7 @@ async def test_signal_in_a_step(chaos: RigMaker, number: int) -> None:
         await got_over(rig, ExitClass.EXTERNAL if outside else ExitClass.SIGNAL, f"({number})")
         assert rig.observer.exits[0].signal == number
         assert rig.owner.view.crashes == (0 if outside else 1)
-        await rig.all_ended()
-        assert all(right(call) for call in calls)
+        await all_went_on(rig, calls)
 
 
 async def test_every_other_deadly_signal(chaos: RigMaker) -> None:
@@ -178,7 +186,7 @@ async def test_frozen_process_is_a_hang(chaos: RigMaker, place: Place) -> None:
     async with chaos(fails("freeze", place), GOOD) as rig:
         call = await rig.submit([1, 2], max_tokens=9)
         await got_over(rig, ExitClass.HANG)
-        await call.ended()
+        assert isinstance(await call.ended(), Finished)
         assert right(call)
 
 
@@ -189,8 +197,7 @@ async def test_frozen_compute_thread_is_a_hang_although_pings_are_answered(
         calls = await begun(rig)
         await got_over(rig, ExitClass.HANG)
         assert all(len(call.ids) >= 5 for call in calls)
-        await rig.all_ended()
-        assert all(right(call) for call in calls)
+        await all_went_on(rig, calls)
 
 
 async def test_frozen_io_thread_is_noticed_once_no_step_runs(chaos: RigMaker) -> None:
@@ -226,7 +233,7 @@ async def test_broken_stream_ends_the_engine(
     async with chaos(fails(kind, place), GOOD) as rig:
         call = await rig.submit([1, 2], max_tokens=9)
         await got_over(rig, ExitClass.PROTOCOL, says)
-        await call.ended()
+        assert isinstance(await call.ended(), Finished)
         assert right(call)
 
 
@@ -267,8 +274,7 @@ async def test_grandchild_that_holds_the_pipes(chaos: RigMaker, kind: Kind) -> N
     async with chaos(EpochScript(faults=faults), GOOD) as rig:
         calls = await begun(rig)
         await got_over(rig, ExitClass.EXTERNAL)
-        await rig.all_ended()
-        assert all(right(call) for call in calls)
+        await all_went_on(rig, calls)
 
 
 async def test_engine_that_ignores_every_wish_is_killed(chaos: RigMaker) -> None:
@@ -286,8 +292,7 @@ async def test_memory_that_grows_to_its_limit(chaos: RigMaker) -> None:
     async with chaos(fails("grow", "decode", 5, 64 << 20), GOOD) as rig:
         calls = await begun(rig)
         await got_over(rig, ExitClass.OOM, "for lack of memory")
-        await rig.all_ended()
-        assert all(right(call) for call in calls)
+        await all_went_on(rig, calls)
 
 
 async def test_wrong_protocol_version_is_a_refusal(chaos: RigMaker) -> None:

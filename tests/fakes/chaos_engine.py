@@ -41,6 +41,7 @@ from tests.fakes.chaos_script import (
 )
 
 PAGE_TOKENS = 32
+MOVE_S = 0.1
 _PR_SET_PDEATHSIG = 1
 
 
@@ -108,10 +109,13 @@ class ChaosEngine:
         with self._peer_lock:
             self._outbox.put(data)
 
-    def flush(self) -> None:
+    def flush(self, within_s: float | None = None) -> bool:
         written = threading.Event()
         self._outbox.put(written)
-        written.wait()
+        return written.wait(within_s)
+
+    def mark(self, name: str) -> None:
+        self.script.with_name(f"{self.script.name}.{name}").touch()
 
     def note_child(self, pid: int) -> None:
         note_pid(self.script, pid, start_time(pid))
@@ -358,9 +362,7 @@ class ChaosEngine:
             )
             self.beacon.launch(KERNEL, layer=3)
         self.at(phase, frozenset(s.print for s in work.sequences))
-        step_ms = self.s.step_ms + self.extra_step_ms
-        if step_ms:
-            time.sleep(step_ms / 1000)
+        self._compute(self.s.step_ms + self.extra_step_ms)
         room = self.s.prefill
         ready = list(work.decodes)
         for sequence in work.prefills:
@@ -375,6 +377,14 @@ class ChaosEngine:
             self.beacon.end_step(self._step, elapsed_ms, len(ready), len(work.sequences), phase)
             self.beacon.launch("")
             self.beacon.set(phase="ready", rids=[], sequences=0)
+
+    def _compute(self, step_ms: float) -> None:
+        """Takes its time; the beacon moves as often as the real one must."""
+        end_s = time.monotonic() + step_ms / 1000
+        while (left_s := end_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, MOVE_S))
+            if self.beacon is not None:
+                self.beacon.move()
 
     def _emit(self, ready: list[Sequence]) -> None:
         items: list[m.TokensItem] = []

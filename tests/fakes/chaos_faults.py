@@ -29,6 +29,7 @@ CAUGHT = frozenset(
     {signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT, signal.SIGTRAP}
 )
 GRANDCHILD_S = 30.0  # it ends by itself, should nobody end it
+FULL_S = 0.3  # a pipe that takes nothing for so long is full
 _CHUNK_BYTES = 4 << 20
 
 
@@ -43,8 +44,12 @@ class Victim(Protocol):
         """Bytes for the event pipe, behind everything that was sent before."""
         ...
 
-    def flush(self) -> None:
-        """Returns once the event pipe has taken everything."""
+    def flush(self, within_s: float | None = None) -> bool:
+        """Returns once the event pipe has taken everything; False where it did not in time."""
+        ...
+
+    def mark(self, name: str) -> None:
+        """Leaves a file for whoever waits for something."""
         ...
 
     def note_child(self, pid: int) -> None: ...
@@ -75,6 +80,12 @@ def carry_out(fault: Fault, victim: Victim) -> None:
             if fault.do == "truncated_exit":
                 _exit(victim, fault.value)
             os.close(victim.event_fd)
+            threading.Event().wait()
+        case "fill":
+            block = encode_frame(_stats()) * 1000
+            while victim.flush(FULL_S):
+                victim.write(block)
+            victim.mark("full")
             threading.Event().wait()
         case "stderr":
             threading.Thread(target=_flood, args=(fault.value,), daemon=True).start()

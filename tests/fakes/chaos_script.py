@@ -32,6 +32,7 @@ Kind = Literal[
     "bad_magic", "bad_crc", "bad_length", "bad_version",  # one frame that is none
     "truncated",  # the event pipe ends within a frame, the process does not
     "truncated_exit",  # the same, and it ends with status `value`
+    "fill",  # sends STATS without end; marks <script>.full once nobody takes them any more
     "close",  # closes the event pipe and stays
     "stderr",  # a thread writes `value` bytes to standard error
     "print",  # writes a stray line, and bytes that look like a frame, to standard output
