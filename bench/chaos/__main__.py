@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import sys
 import sysconfig
 import tempfile
@@ -114,7 +115,7 @@ def main() -> int:
     logging.disable(logging.CRITICAL)  # hundreds of crashes, all of them wanted
     engine = args.engine.absolute() if args.engine else installed_engine()
     faults = None if engine is None else streams.find_engine_beside(engine)
-    began_s = time.monotonic()
+    began_s, load_before = time.monotonic(), os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="strata-chaos-") as name:
         bench = Bench(scale, Path(name), engine, faults)
         bench.random.seed(args.seed)
@@ -125,6 +126,7 @@ def main() -> int:
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "revision": revision(),
         "machine": machine(),
+        "load_average": {"before": load_before, "after": os.getloadavg()},  # of others, too
         "seconds": round(time.monotonic() - began_s),
         "seed": args.seed,
         "scale": asdict(scale),

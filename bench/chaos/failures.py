@@ -19,6 +19,7 @@ from tests.fakes.chaos_script import EpochScript, Fault, Place, continuation, fi
 
 EXIT_NOTICED_S = 0.050
 HANG_NOTICED_S = 10.0
+HANG_WAIT_S = 300.0  # a supervisor that was late itself starts to count anew
 GAP_S = 1.0
 STOPPED_S = 12.0  # longer than a hang may go unnoticed
 
@@ -65,7 +66,7 @@ async def hang_noticed(bench: Bench) -> Figure:
         with unlimited_restarts():
             async with running(bench.folder(epoch, EpochScript()), patience=patience) as rig:
                 call = await rig.submit([1, 2], max_tokens=20)
-                exited = await rig.exited()
+                exited = await rig.exited(within_s=HANG_WAIT_S)
                 if exited.exit_class is not ExitClass.HANG:
                     raise RuntimeError(f"not a hang: {exited.text}")
                 await rig.all_ended()

@@ -128,8 +128,8 @@ class Rig:
             )
         )
 
-    async def exited(self, count: int = 1) -> EngineExit:
-        await self.observer.until(lambda: len(self.observer.exits) >= count)
+    async def exited(self, count: int = 1, within_s: float = WAIT_S) -> EngineExit:
+        await self.observer.until(lambda: len(self.observer.exits) >= count, within_s)
         return self.observer.exits[count - 1]
 
     async def engine_said(self, text: str) -> None:
