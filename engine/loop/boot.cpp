@@ -168,6 +168,8 @@ ExitCode serve(Backend& backend,
     const std::optional<protocol::Plan> chosen = await<protocol::Plan>(inbox);
     if (!chosen) return ExitCode::Ok;
     ModePlan plan = from_wire(chosen->plan);
+    std::vector<Reason> in_the_way = answer.in_the_way_of(plan);
+    if (!in_the_way.empty()) return refuse(channel, std::move(in_the_way), ExitCode::ConfigRefused);
     beacon.set_plan(summary(plan));
     const Clock::time_point load_begin = Clock::now();
     const Loaded loaded = load(backend, model, plan, registry, channel, inbox, beacon);

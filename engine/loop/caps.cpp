@@ -132,6 +132,13 @@ void add_configurations(protocol::Caps& caps, const Negotiation& negotiation, si
     }
 }
 
+std::vector<Reason> CapsAnswer::in_the_way_of(const ModePlan& plan) const {
+    for (const Configuration& configuration : unready) {
+        if (configuration.plan == plan) return bounded(configuration.missing, kRefusalBytes);
+    }
+    return {};
+}
+
 CapsAnswer make_caps(const Backend& backend,
                      const Model& model,
                      const WantedModes& want,
@@ -158,6 +165,9 @@ CapsAnswer make_caps(const Backend& backend,
     caps.plan = to_wire(best.plan);
     caps.memory = to_wire(best.memory);
     add_configurations(caps, negotiation, kCapsBytesMax);
+    for (Configuration& configuration : negotiation.configurations) {
+        if (!configuration.missing.empty()) answer.unready.push_back(std::move(configuration));
+    }
     return answer;
 }
 

@@ -13,7 +13,11 @@ namespace strata {
 
 struct CapsAnswer {
     protocol::Caps caps;
-    std::vector<Reason> refusal;  // not empty: no configuration can run, REFUSE says why
+    std::vector<Reason> refusal;         // not empty: no configuration can run, REFUSE says why
+    std::vector<Configuration> unready;  // of the negotiation, those that cannot run
+
+    // All that is in the way of a plan that was reported not to run; else empty.
+    std::vector<Reason> in_the_way_of(const ModePlan& plan) const;
 };
 
 // Longest payload of CAPS and REFUSE: the limit in force until READY.

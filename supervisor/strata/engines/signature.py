@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"(\.\w{1,4}:\d+)|(?<![\w.])-?\d+(?:\.\d+)?(?!\w)")
 @dataclass(frozen=True, slots=True)
 class Signature:
     exit_class: str
-    how: str  # "SIGSEGV (11)", "status 70", "hang"
+    how: str  # "SIGSEGV (11)", "exit status 70", "hang"
     assertion: str  # as `normalised` gives it
     frames: tuple[str, ...]  # the top ones, where there was no assertion
     phase: str
@@ -61,7 +61,7 @@ def signature(exited: EngineExit, plan: ModePlan | None) -> Signature:
         if exited.signal is not None:
             how = signal_name(exited.signal)
         elif exited.status is not None:
-            how = f"status {exited.status}"
+            how = f"exit status {exited.status}"
     view = exited.beacon
     if view is None:
         return Signature(exited.exit_class.value, how, "", (), exited.phase, "", ())

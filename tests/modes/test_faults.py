@@ -1,0 +1,125 @@
+"""Kernels that are present and crash: the probe catches what it can reach, and what only real load
+reaches costs one crash. Never a second of the same signature."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.modes.test_reports import chat, row
+from tests.system.real_service import Service
+from tools.synth_model import write_model
+
+# Only a step that two sequences share reaches these kernels' faults.
+IN_PROBE = "*:phase=probe,mode=batch,sequences>1"
+UNDER_LOAD = "attention*:phase=decode,sequences>1,step>=8"
+ACTIONS = {  # how a kernel ends, and what the sentence says of it
+    "segv": "SIGSEGV",
+    "abort": "SIGABRT",
+    "ill": "SIGILL",
+    "exit1": "exit status 1",
+    "loop": "hang",
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model") / "tiny.gguf", kind="q4_1")
+
+
+def quarantine(run_dir: Path, *command: str) -> Any:
+    flags = ["-m", "strata", "quarantine", *command, "--run-dir", str(run_dir), "--json"]
+    done = subprocess.run([sys.executable, *flags], capture_output=True, check=True, timeout=60)
+    return json.loads(done.stdout)
+
+
+async def status_of(http: aiohttp.ClientSession) -> dict[str, Any]:
+    async with http.get("/v1/status") as response:
+        found: dict[str, Any] = await response.json()
+    return found
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+async def test_a_probe_that_dies_takes_its_mode_out(
+    faulty_engine_path: Path,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    action: str,
+) -> None:
+    monkeypatch.setenv("STRATA_FAULT", f"{IN_PROBE}@{action}")
+    run_dir = tmp_path / "run"
+    service = Service(faulty_engine_path, model, run_dir, "--batch", "4")
+    try:
+        service.wait_ready()
+        async with aiohttp.ClientSession(service.url) as http:
+            texts = await asyncio.gather(*(chat(http, number) for number in range(4)))
+            assert len(texts) == 4
+            status = await status_of(http)
+    finally:
+        ended = service.stop()
+    assert ended == 0, "".join(service.lines)
+    batch = row(status["modes"], "batch")
+    assert (batch["requested"], batch["runs"]) == ("4", "1")
+    assert {reason["code"] for reason in batch["because"]} == {"mode.quarantined"}
+    text = " ".join(reason["text"] for reason in batch["because"])
+    assert ACTIONS[action] in text
+    assert "while proving batch" in text
+    assert status["restarts"]["starts"] == 2, status["restarts"]
+    records = quarantine(run_dir, "list")
+    assert [record["mode"] for record in records] == ["batch"]
+
+
+async def test_under_load_it_costs_one_crash_and_never_a_second(
+    faulty_engine_path: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRATA_FAULT", f"{UNDER_LOAD}@segv")
+    run_dir = tmp_path / "run"
+    for run in range(2):  # the second supervisor knows it from disk
+        service = Service(faulty_engine_path, model, run_dir, "--batch", "4")
+        try:
+            service.wait_ready()
+            async with aiohttp.ClientSession(service.url) as http:
+                for _ in range(2):
+                    texts = await asyncio.gather(*(chat(http, number) for number in range(4)))
+                    assert len(texts) == 4
+                status = await status_of(http)
+        finally:
+            ended = service.stop()
+        assert ended == 0, "".join(service.lines)
+        assert status["restarts"]["crashes"] == 1 - run, "".join(service.lines)
+        batch = row(status["modes"], "batch")
+        assert (batch["requested"], batch["runs"]) == ("4", "1")
+        text = " ".join(reason["text"] for reason in batch["because"])
+        assert "SIGSEGV" in text
+        assert "attention" in text
+    assert [record["mode"] for record in quarantine(run_dir, "list")] == ["batch"]
+    quarantine(run_dir, "clear", "--all")
+    assert quarantine(run_dir, "list") == []
+
+
+async def test_a_wrong_result_is_caught_by_the_probe(
+    faulty_engine_path: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No crash, but logits that differ from the plain path: the mode is not run."""
+    monkeypatch.setenv("STRATA_FAULT", "attention*:phase=probe,mode=batch,sequences>1@nan")
+    service = Service(faulty_engine_path, model, tmp_path / "run", "--batch", "4")
+    try:
+        service.wait_ready()
+        async with aiohttp.ClientSession(service.url) as http:
+            status = await status_of(http)
+            await asyncio.gather(*(chat(http, number) for number in range(4)))
+    finally:
+        ended = service.stop()
+    assert ended == 0, "".join(service.lines)
+    batch = row(status["modes"], "batch")
+    assert (batch["requested"], batch["runs"]) == ("4", "1")
+    assert "probe.differs" in {reason["code"] for reason in batch["because"]}
+    assert status["restarts"]["starts"] == 1

@@ -1,0 +1,73 @@
+"""No mode is accepted that will not run: hundreds of combinations, each put to a real engine."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.modes.matrix import Checker, Models, Outcome, Served, all_pairs, combinations, pairs
+
+COUNT = 800
+WORKERS = 3  # each waits for a process of its own most of the time
+ISAS = ("avx512vnni", "avx2", "neon", "portable")
+
+
+@pytest.fixture(scope="module")
+def served(engine_path: Path) -> set[Served]:
+    """What the engine says that its kernels take, with nothing hidden."""
+    done = subprocess.run([engine_path, "--describe"], capture_output=True, check=True, timeout=60)
+    rows = json.loads(done.stdout)["ops"]
+    return {(row["op"], field, row[field]) for row in rows for field in ("weight", "kv")}
+
+
+@pytest.fixture(scope="module")
+def isas(engine_path: Path) -> list[str]:
+    """Those that this processor runs."""
+    runs = [
+        isa
+        for isa in ISAS
+        if subprocess.run(
+            [engine_path, "--isa", isa, "--describe"], capture_output=True, check=False, timeout=60
+        ).returncode
+        == 0
+    ]
+    assert "portable" in runs
+    return runs
+
+
+def test_every_pair_of_levels_is_met(isas: list[str]) -> None:
+    met = {pair for c in combinations(isas, COUNT) for pair in pairs(c.levels)}
+    assert met == set(all_pairs(isas))
+
+
+def test_accepted_but_failed_is_zero(
+    engine_path: Path,
+    isas: list[str],
+    served: set[Served],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    chosen = combinations(isas, COUNT)
+    models = Models(tmp_path)
+    for combination in chosen:
+        models.path(str(combination["shape"]), str(combination["types"]))
+    checker = Checker(engine_path, models, served)
+    with ThreadPoolExecutor(WORKERS) as pool:
+        outcomes: list[Outcome] = list(pool.map(checker.check, chosen))
+    counts = Counter(
+        "accepted" if o.accepted else "fell back" if o.fallback else "refused" for o in outcomes
+    )
+    failed = [
+        f"{combination}: {failure}"
+        for combination, outcome in zip(chosen, outcomes, strict=True)
+        for failure in outcome.failures
+    ]
+    with capsys.disabled():
+        print(f"\n{len(chosen)} combinations: {dict(counts)}, failed {len(failed)}")
+    assert not failed, "\n".join(failed[:20])
+    assert min(counts[kind] for kind in ("accepted", "fell back", "refused")) >= 20, counts
