@@ -67,10 +67,12 @@ class Bench:
     ended_once: int = 0
     twins: int = 0
     left: list[int] = field(default_factory=list)
+    _made: int = 0  # a folder's name is used once: it holds what its engines left
     _folders: list[ChaosFolder] = field(default_factory=list)
 
     def folder(self, *epochs: EpochScript) -> ChaosFolder:
-        made = ChaosFolder(self.path / f"chaos-{len(self._folders)}", epochs or (EpochScript(),))
+        made = ChaosFolder(self.path / f"chaos-{self._made}", epochs or (EpochScript(),))
+        self._made += 1
         self._folders.append(made)
         return made
 
