@@ -45,11 +45,11 @@ def test_facts_of_another_machine_are_planned_with(engine_path: Path, model: Pat
     done = strata("plan", engine_path, model, "--json", "--isa", "neon", "--assume", facts)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert report["device"] == "Graviton 4"
+    assert report["device"]["name"] == "Graviton 4"
     assert report["host"]["isa"] == "neon"
     assert report["plan"]["threads"] == 64
     here = strata("plan", engine_path, model, "--json")
-    assert json.loads(here.stdout)["device"] != "Graviton 4"
+    assert json.loads(here.stdout)["device"]["name"] != "Graviton 4"
 
 
 @pytest.mark.parametrize(
