@@ -211,7 +211,7 @@ void poison(const OpCall& call) {
 void happen_at_launch(Action action, const OpCall& call) {
     if (action == Action::Throw) {
         throw Error(ErrorKind::DeviceLost,
-                    "fault.device_lost",
+                    "device.lost",
                     "the device was lost in " + describe(*call.request));
     }
     if (action == Action::Oom) throw std::bad_alloc();

@@ -3,18 +3,22 @@
 //     GLOB[:CONDITION[,CONDITION...]]@ACTION
 //     matmul*:step>=5,sequences>1@segv     attention*:phase=probe,mode=batch@abort
 //
-// GLOB names kernels as --without-kernel does. All conditions must hold when the kernel is
-// launched:
-//     step, rows, sequences   OP NUMBER   of the step under way (step counts from READY, 0 before)
-//     layer                   OP NUMBER   of the operation, -1 where it has none
-//     phase, mode             = NAME      as in the beacon: probe, prefill, decode; solo, batch,
-//     ... token                   = NUMBER    some row of the step has this token id plan.FIELD OP
-//     VALUE    of the OpRequest, as --without-kernel takes it
-// with OP one of = != < <= > >=. Actions:
-//     segv abort assert terminate ill exit1 loop stop   within the kernel, on whichever thread
-//     computes it nan                              the first value that the kernel wrote becomes
-//     NaN throw oom                        the launch throws device_lost or std::bad_alloc
-// "stop" (SIGSTOP) happens once, the others whenever the conditions hold.
+// GLOB names kernels as --without-kernel does.
+//
+// CONDITION is one of these; all of a fault must hold when the kernel is launched. OP is one of
+// = != < <= > >=.
+// - step OP NUMBER: counted from READY, 0 before
+// - rows OP NUMBER, sequences OP NUMBER: of the step under way
+// - layer OP NUMBER: of the operation, -1 where it has none
+// - token OP NUMBER: some row of the step has such a token id
+// - phase=NAME, mode=NAME: as in the beacon, say probe, prefill, decode; solo, batch
+// - plan.FIELD OP VALUE: of the OpRequest, as --without-kernel takes it
+//
+// ACTION is one of these. "stop" happens once, the others whenever the conditions hold.
+// - segv, abort, assert, terminate, ill, exit1, loop, stop (SIGSTOP): within the kernel, on
+//   whichever thread computes it
+// - nan: the first value that the kernel wrote becomes NaN
+// - throw, oom: the launch throws Error{DeviceLost, "device.lost"} or std::bad_alloc
 #pragma once
 
 #include <cstdint>

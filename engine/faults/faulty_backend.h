@@ -21,7 +21,6 @@ class FaultyBackend final : public Backend {
     std::string device() const override { return inner_->device(); }
     DeviceFacts device_facts() const override { return inner_->device_facts(); }
     const HostFacts& host() const override { return inner_->host(); }
-    DeviceFacts device_facts() const override { return inner_->device_facts(); }
     std::vector<KernelEntry> kernels() const override { return kernels_; }
     Loaded load(const Model& model,
                 const ModePlan& plan,

@@ -92,9 +92,10 @@ std::vector<Reason> prove(
         const char* mode;
         ProbeResult (Prober::*probe)();
     };
-    std::vector<Run> runs = {{"solo", &Prober::solo},
-                             {"prefill", &Prober::prefill},
-                             {"max_context", &Prober::max_context}};
+    // A mode that the plan does not have is not tried: it may be what ended the engine before.
+    std::vector<Run> runs = {{"solo", &Prober::solo}};
+    if (plan.prefill > 1) runs.push_back({"prefill", &Prober::prefill});
+    runs.push_back({"max_context", &Prober::max_context});
     if (plan.batch > 1) runs.push_back({"batch", &Prober::batch});
     total = runs.size();
     beacon.set_phase(BeaconPhase::Probe);

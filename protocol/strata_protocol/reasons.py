@@ -99,6 +99,13 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         "Set threads to 0, or give the process more cores.",
     ),
     ReasonCode(
+        "device.lost",
+        "The device stopped answering while the engine computed on it; the text names the"
+        " operation.",
+        "Nothing at first: the engine is started again and its requests go on. Where it happens"
+        " again, look into the log of the device's driver.",
+    ),
+    ReasonCode(
         "device.unknown",
         "No device of this backend has the name or index that was asked for; the text lists them.",
         "Set device to auto or to one of the devices.",

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <thread>
@@ -35,6 +36,7 @@ class FaultyRuntime final : public Runtime {
     explicit FaultyRuntime(const ModePlan& plan)
         : model_(kVocab, plan.pages(), plan.rows_max(), plan.rows_max()) {}
     void step(const RowView& rows) override {
+        if (is_stopped) throw Error(ErrorKind::DeviceLost, "test.stop", "the test is over");
         if (fault) throw Error(*fault, "test.step", "told to fail");
         model_.step(rows);
     }
@@ -43,6 +45,7 @@ class FaultyRuntime final : public Runtime {
     uint32_t rows_max() const override { return model_.rows_max(); }
     uint32_t gather_max() const override { return model_.gather_max(); }
     std::optional<ErrorKind> fault;
+    std::atomic<bool> is_stopped = false;  // written by the test, read by the compute thread
 
   private:
     HashRuntime model_;
@@ -67,9 +70,18 @@ class Setup {
             code_ = loop.run();
         });
     }
+    // A check may have failed while the engine works, or waits for its events to be read.
     ~Setup() {
-        engine_.join();
-        channel_.reset();
+        runtime_.is_stopped = true;
+        inbox_.request_drain();
+        std::thread reader([this] {
+            uint8_t bytes[65536];
+            while (read(event_fd_, bytes, sizeof bytes) > 0) {
+            }
+        });
+        if (engine_.joinable()) engine_.join();
+        channel_.reset();  // closes the pipe that is read
+        reader.join();
         close(command_fd_);
         close(event_fd_);
     }
@@ -123,7 +135,6 @@ class Setup {
     void drain() { inbox_.request_drain(); }
     protocol::ExitCode join() {
         engine_.join();
-        engine_ = std::thread([] {});
         return code_;
     }
 
@@ -165,6 +176,26 @@ class Setup {
     std::thread engine_;
 };
 
+// Joined also where a check fails. What it sends fits the inbox, so it always ends.
+class JoinedThread {
+  public:
+    template <class Run>
+    explicit JoinedThread(Run run) : thread_(std::move(run)) {}
+    ~JoinedThread() { thread_.join(); }
+
+  private:
+    std::thread thread_;
+};
+
+// Until the event buffer has no room for a step's `step_bytes`, because nobody reads.
+void fill_buffer(Setup& setup, size_t step_bytes) {
+    const auto deadline = std::chrono::steady_clock::now() + 60s;
+    while (setup.channel().has_room(step_bytes)) {
+        CHECK(std::chrono::steady_clock::now() < deadline, "the buffer does not fill");
+        std::this_thread::yield();
+    }
+}
+
 protocol::Submit request(uint64_t rid, uint32_t max_tokens, int32_t logprobs = -1) {
     protocol::Submit submit;
     submit.rid = rid;
@@ -185,11 +216,7 @@ TEST(a_peer_that_does_not_read_pauses_the_sequences_and_loses_nothing) {
     for (uint64_t rid = 1; rid <= kBatch; ++rid) setup.send(request(rid, kTokens, 20));
     // 32 x 1200 tokens with 20 alternatives are more than pipe and buffer hold.
     const size_t step_bytes = EventSender::step_bytes_max(kBatch, kBatch + 64);
-    const auto deadline = std::chrono::steady_clock::now() + 60s;
-    while (setup.channel().has_room(step_bytes)) {
-        CHECK(std::chrono::steady_clock::now() < deadline, "the buffer does not fill");
-        std::this_thread::yield();
-    }
+    fill_buffer(setup, step_bytes);
     CHECK(setup.steps() < kTokens, "it stopped before the end");
     setup.send(protocol::Cancel{1});  // taken although nothing can be sent in bulk
     setup.receive_until_done(kBatch);
@@ -199,10 +226,18 @@ TEST(a_peer_that_does_not_read_pauses_the_sequences_and_loses_nothing) {
     CHECK(setup.join() == protocol::ExitCode::Ok);
 }
 
+TEST(a_test_that_ends_early_does_not_wait_for_the_engine) {
+    constexpr uint32_t kBatch = 32;
+    constexpr uint32_t kTokens = 4000;
+    Setup setup(plan_of(kBatch, kTokens + 100, kBatch * 130));
+    for (uint64_t rid = 1; rid <= kBatch; ++rid) setup.send(request(rid, kTokens, 20));
+    fill_buffer(setup, EventSender::step_bytes_max(kBatch, kBatch + 64));
+}
+
 TEST(requests_come_and_go_from_another_thread) {
     Setup setup(plan_of(4, 200, 16));
     constexpr uint64_t kRequests = 300;
-    std::thread sender([&] {
+    const JoinedThread sender([&] {
         for (uint64_t rid = 1; rid <= kRequests; ++rid) {
             setup.send(request(rid, static_cast<uint32_t>(rid % 50 + 1)));
             if (rid % 3 == 0) setup.send(protocol::Cancel{rid - 1});
@@ -211,7 +246,6 @@ TEST(requests_come_and_go_from_another_thread) {
         setup.send(protocol::Drain{});
     });
     setup.receive_until_done(kRequests);
-    sender.join();
     CHECK(setup.join() == protocol::ExitCode::Ok);
     for (uint64_t rid = 1; rid <= kRequests; ++rid) {
         const bool is_cancelled = setup.done_[rid].reason == protocol::FinishReason::Cancelled;
