@@ -26,8 +26,9 @@ from strata.capability_table import (
 from strata.cli_capabilities import LEGEND
 from strata.config import Config
 from strata.config_source import fields
+from strata.engines.modes import ModeState
 from strata.model_source import find_any_engine
-from strata_protocol.messages import ModeState, WantedModes
+from strata_protocol.messages import WantedModes
 from strata_protocol.reasons import REASONS
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "generated"

@@ -15,6 +15,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import strata_engine_testing as engine
@@ -76,14 +77,28 @@ def negotiated_plan(args: argparse.Namespace) -> dict[str, object]:
         str(args.model), want, isa=args.isa, without_kernels=args.without_kernel
     )
     reasons = [reason["text"] for reason in result["refused"]]
-    for name, asked in (("kv", args.kv), ("activations", args.activations), ("max_context", "")):
-        mode = result["modes"].get(name)
-        if mode and asked != "auto" and mode["state"] != "ready":
-            reasons += [f"{name} {mode['requested']}: {r['text']}" for r in mode["reasons"]]
+    if not reasons:
+        reasons = differences(args, result["configurations"])
     if reasons:
         sys.exit("\n".join(reasons))
     plan: dict[str, object] = result["plan"]
     return plan
+
+
+def differences(args: argparse.Namespace, configurations: list[dict[str, Any]]) -> list[str]:
+    """Why what would run is not what was asked; empty where it is."""
+    runs = next(found for found in configurations if not found["missing"])
+    reasons = []
+    for name, asked in (
+        ("kv", args.kv),
+        ("activations", args.activations),
+        ("max_context", len(args.tokens)),
+    ):
+        short = runs["shortfalls"].get(name, [])
+        if asked not in ("auto", runs["plan"][name]):
+            short = short or configurations[0]["missing"]  # what was asked comes first
+            reasons += [f"{name} {asked}: {reason['text']}" for reason in short]
+    return reasons
 
 
 def print_positions(tokens: Sequence[int], logits: np.ndarray) -> None:

@@ -4,8 +4,6 @@
 #include <set>
 #include <utility>
 
-#include "engine/backend/mode_reports.h"
-
 namespace strata {
 
 namespace {
@@ -133,9 +131,6 @@ Negotiation negotiate(const NegotiationInputs& inputs, const std::vector<std::st
         out.configurations.push_back(evaluation.configuration);
         if (!out.best && evaluation.can_run()) out.best = i;
         if (is_plain(candidate)) out.plainest = i;  // of several the one that gives up most
-    }
-    if (out.best) {
-        out.modes = report_modes(evaluator, inputs.want, candidates[*out.best].candidate);
     }
     return out;
 }

@@ -18,9 +18,8 @@ inline constexpr size_t kRefusalReasonsMax = 64;
 struct Negotiation {
     // What was asked comes first, then those that give up fewer axes.
     std::vector<Configuration> configurations;
-    size_t plainest = 0;            // the configuration that asks least
-    std::optional<size_t> best;     // the first that can run
-    std::vector<ModeReport> modes;  // of `best`, axis by axis
+    size_t plainest = 0;         // the configuration that asks least
+    std::optional<size_t> best;  // the first that can run
 
     // All that is in the way of the plainest configuration, then what else is in the way of the
     // others, up to kRefusalReasonsMax: a reason of theirs that differs in numbers only (rows,

@@ -91,27 +91,6 @@ py::list reasons_list(const std::vector<strata::Reason>& reasons) {
     return out;
 }
 
-const char* state_name(strata::ModeState state) {
-    switch (state) {
-        case strata::ModeState::Ready:
-            return "ready";
-        case strata::ModeState::Limited:
-            return "limited";
-        case strata::ModeState::Unsupported:
-            return "unsupported";
-    }
-    return "unsupported";
-}
-
-py::dict mode_dict(const strata::ModeReport& report) {
-    py::dict mode;
-    mode["state"] = state_name(report.state);
-    mode["requested"] = report.requested;
-    mode["available"] = report.available;
-    mode["reasons"] = reasons_list(report.reasons);
-    return mode;
-}
-
 // {"plan": {...}, "missing": [...], "shortfalls": {axis: [...]}, "memory": {...}}
 py::dict configuration_dict(const strata::Configuration& configuration) {
     py::dict shortfalls;
@@ -128,21 +107,16 @@ py::dict configuration_dict(const strata::Configuration& configuration) {
     return out;
 }
 
-// {"configurations": [...], "plainest": index, "modes": {name: {...}}, "plan": {...},
-// "memory": {...}, "refused": []}; plan None when nothing can run.
+// {"configurations": [...], "plainest": index, "plan": {...}, "memory": {...}, "refused": []}; plan
+// and memory are those of the first that can run, None and {} when nothing can.
 py::dict negotiation_dict(const strata::Negotiation& negotiation) {
     py::dict out;
     py::list configurations;
     for (const strata::Configuration& configuration : negotiation.configurations) {
         configurations.append(configuration_dict(configuration));
     }
-    py::dict modes;
-    for (const strata::ModeReport& report : negotiation.modes) {
-        modes[py::str(report.name)] = mode_dict(report);
-    }
     out["configurations"] = configurations;
     out["plainest"] = negotiation.plainest;
-    out["modes"] = modes;
     out["plan"] = py::none();
     out["memory"] = py::dict();
     out["refused"] = py::list();

@@ -12,8 +12,7 @@ namespace strata {
 
 namespace {
 
-constexpr size_t kReasonOverheadBytes = 32;      // names of its fields and lengths
-constexpr size_t kModeReasonsBytes = 64 * 1024;  // of one mode report
+constexpr size_t kReasonOverheadBytes = 32;  // names of its fields and lengths
 constexpr size_t kRefusalBytes = kCapsBytesMax / 2;
 
 size_t reason_bytes(const Reason& reason) {
@@ -157,13 +156,6 @@ CapsAnswer make_caps(const Backend& backend,
         answer.refusal = bounded(negotiation.refusal(), kRefusalBytes);
         return answer;
     }
-    for (ModeReport& report : negotiation.modes) {
-        report.reasons = bounded(std::move(report.reasons), kModeReasonsBytes);
-    }
-    const Configuration& best = negotiation.configurations[*negotiation.best];
-    caps.modes = to_wire(negotiation.modes);
-    caps.plan = to_wire(best.plan);
-    caps.memory = to_wire(best.memory);
     add_configurations(caps, negotiation, kCapsBytesMax);
     for (Configuration& configuration : negotiation.configurations) {
         if (!configuration.missing.empty()) answer.unready.push_back(std::move(configuration));

@@ -144,20 +144,6 @@ protocol::ModelFacts to_wire(const ModelFacts& facts) {
             facts.sha256_head};
 }
 
-std::vector<protocol::ModeReport> to_wire(const std::vector<ModeReport>& modes) {
-    std::vector<protocol::ModeReport> out;
-    out.reserve(modes.size());
-    for (const ModeReport& mode : modes) {
-        // Both enums list ready, limited, unsupported in this order.
-        out.push_back({mode.name,
-                       static_cast<protocol::ModeState>(mode.state),
-                       mode.requested,
-                       mode.available,
-                       mode.reasons});
-    }
-    return out;
-}
-
 std::vector<protocol::MemoryPart> to_wire(const std::vector<MemoryPart>& memory) {
     std::vector<protocol::MemoryPart> out;
     out.reserve(memory.size());

@@ -23,7 +23,6 @@ protocol::ModePlan to_wire(const ModePlan& plan);
 protocol::HostFacts to_wire(const HostFacts& host);
 protocol::DeviceFacts to_wire(const DeviceFacts& device);
 protocol::ModelFacts to_wire(const ModelFacts& facts);
-std::vector<protocol::ModeReport> to_wire(const std::vector<ModeReport>& modes);
 std::vector<protocol::MemoryPart> to_wire(const std::vector<MemoryPart>& memory);
 
 // Overwrites `out`, keeping its memory.

@@ -1,13 +1,11 @@
 // The configuration axes users name (batch, max_context, kv, ...), what was asked for each, and
-// what can run. Mirrors WantedModes, ModePlan and ModeReport of
+// what can run. Mirrors WantedModes, ModePlan and MemoryPart of
 // protocol/strata_protocol/messages.py.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
-#include "engine/base/error.h"
 #include "engine/quant/dtype.h"
 
 namespace strata {
@@ -63,16 +61,6 @@ struct ModePlan {
     uint32_t pages_per_sequence() const { return (max_context + kPageTokens - 1) / kPageTokens; }
 
     bool operator==(const ModePlan&) const = default;
-};
-
-enum class ModeState : uint8_t { Ready, Limited, Unsupported };
-
-struct ModeReport {
-    std::string name;
-    ModeState state = ModeState::Ready;
-    std::string requested;
-    std::string available;
-    std::vector<Reason> reasons;
 };
 
 struct MemoryPart {

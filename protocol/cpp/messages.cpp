@@ -39,18 +39,6 @@ std::string_view name(ErrorKind value) {
     return "?";
 }
 
-std::string_view name(ModeState value) {
-    switch (value) {
-        case ModeState::Ready:
-            return "ready";
-        case ModeState::Limited:
-            return "limited";
-        case ModeState::Unsupported:
-            return "unsupported";
-    }
-    return "?";
-}
-
 std::string_view name(FinishReason value) {
     switch (value) {
         case FinishReason::Stop:
@@ -287,22 +275,6 @@ static void take(Reader& r, ErrorKind& value) {
             "must be one of invalid_request, unsupported, overloaded, cancelled, numeric_fault, "
             "device_lost, out_of_memory, internal; got \"" +
             std::string(text) + "\"");
-}
-
-static void put(Writer& w, ModeState value) {
-    w.str(name(value));
-}
-
-static void take(Reader& r, ModeState& value) {
-    const std::string_view text = r.str();
-    if (text == "ready")
-        value = ModeState::Ready;
-    else if (text == "limited")
-        value = ModeState::Limited;
-    else if (text == "unsupported")
-        value = ModeState::Unsupported;
-    else
-        r.fail("must be one of ready, limited, unsupported; got \"" + std::string(text) + "\"");
 }
 
 static void put(Writer& w, FinishReason value) {
@@ -612,60 +584,6 @@ static void take_fields(Reader& r, ModePlan& m, size_t count) {
 }
 
 static void take(Reader& r, ModePlan& m) {
-    m = {};
-    take_fields(r, m, r.map());
-}
-
-static void put(Writer& w, const ModeReport& m) {
-    w.map(5);
-    w.str("name");
-    put(w, m.name);
-    w.str("state");
-    put(w, m.state);
-    w.str("requested");
-    put(w, m.requested);
-    w.str("available");
-    put(w, m.available);
-    w.str("reasons");
-    put(w, m.reasons);
-}
-
-static void take_fields(Reader& r, ModeReport& m, size_t count) {
-    uint32_t seen = 0;
-    for (size_t i = 0; i < count; ++i) {
-        r.at("ModeReport");
-        const std::string_view key = r.key();
-        if (key == "name") {
-            r.at("ModeReport.name");
-            take(r, m.name);
-            seen |= 1u;
-        } else if (key == "state") {
-            r.at("ModeReport.state");
-            take(r, m.state);
-            seen |= 2u;
-        } else if (key == "requested") {
-            r.at("ModeReport.requested");
-            take(r, m.requested);
-            seen |= 4u;
-        } else if (key == "available") {
-            r.at("ModeReport.available");
-            take(r, m.available);
-            seen |= 8u;
-        } else if (key == "reasons") {
-            r.at("ModeReport.reasons");
-            take(r, m.reasons);
-        } else {
-            r.skip();
-        }
-    }
-    r.at("ModeReport");
-    if (!(seen & 1u)) r.fail("the field name is missing");
-    if (!(seen & 2u)) r.fail("the field state is missing");
-    if (!(seen & 4u)) r.fail("the field requested is missing");
-    if (!(seen & 8u)) r.fail("the field available is missing");
-}
-
-static void take(Reader& r, ModeReport& m) {
     m = {};
     take_fields(r, m, r.map());
 }
@@ -1310,19 +1228,13 @@ static void take_fields(Reader& r, Offer& m, size_t count) {
 }
 
 static void put(Writer& w, const Caps& m) {
-    w.map(10);
+    w.map(7);
     w.str("type");
     w.str("CAPS");
     w.str("host");
     put(w, m.host);
     w.str("model");
     put(w, m.model);
-    w.str("modes");
-    put(w, m.modes);
-    w.str("plan");
-    put(w, m.plan);
-    w.str("memory");
-    put(w, m.memory);
     w.str("configurations");
     put(w, m.configurations);
     w.str("reasons");
@@ -1346,17 +1258,6 @@ static void take_fields(Reader& r, Caps& m, size_t count) {
             r.at("CAPS.model");
             take(r, m.model);
             seen |= 2u;
-        } else if (key == "modes") {
-            r.at("CAPS.modes");
-            take(r, m.modes);
-            seen |= 4u;
-        } else if (key == "plan") {
-            r.at("CAPS.plan");
-            take(r, m.plan);
-            seen |= 8u;
-        } else if (key == "memory") {
-            r.at("CAPS.memory");
-            take(r, m.memory);
         } else if (key == "configurations") {
             r.at("CAPS.configurations");
             take(r, m.configurations);
@@ -1376,8 +1277,6 @@ static void take_fields(Reader& r, Caps& m, size_t count) {
     r.at("CAPS");
     if (!(seen & 1u)) r.fail("the field host is missing");
     if (!(seen & 2u)) r.fail("the field model is missing");
-    if (!(seen & 4u)) r.fail("the field modes is missing");
-    if (!(seen & 8u)) r.fail("the field plan is missing");
 }
 
 static void put(Writer& w, const Plan& m) {

@@ -25,9 +25,6 @@ using TokenId = int32_t;  // 0 .. 2^31 - 1
 using ::strata::ErrorKind;
 std::string_view name(ErrorKind value);
 
-enum class ModeState : uint8_t { Ready, Limited, Unsupported };
-std::string_view name(ModeState value);
-
 enum class FinishReason : uint8_t { Stop, Length, Cancelled, Error };
 std::string_view name(FinishReason value);
 
@@ -113,15 +110,6 @@ struct ModePlan {
     bool mlock = false;
     std::string expert_cache = "off";
     uint64_t kv_resident = 0;
-};
-
-// One mode of the configuration: what was asked, what can run, and why they differ.
-struct ModeReport {
-    std::string name;  // "batch", "max_context", "kv", "prefill", "activations", "mtp", ...
-    ModeState state{};
-    std::string requested;
-    std::string available;  // what can run: "8", "8192", "f16"
-    std::vector<Reason> reasons;
 };
 
 struct MemoryPart {
@@ -253,9 +241,6 @@ struct Caps {
 
     HostFacts host;
     ModelFacts model;
-    std::vector<ModeReport> modes;
-    ModePlan plan;  // the best configuration the engine can run
-    std::vector<MemoryPart> memory;
     std::vector<Configuration> configurations;
     std::vector<Reason> reasons;  // that configurations refer to by index
     DeviceFacts device;

@@ -115,22 +115,26 @@ def good_messages() -> dict[str, msgspec.Struct]:
                 types=["q4_k", "q6_k", "f32"],
                 sha256_head="9f" * 32,
             ),
-            modes=[
-                m.ModeReport(
-                    name="batch",
-                    state=m.ModeState.LIMITED,
-                    requested="8",
-                    available="4",
-                    reasons=_REASONS,
+            configurations=[
+                m.Configuration(
+                    plan=_PLAN,
+                    missing=[1],
+                    shortfalls=[m.Shortfall(axis="max_context", reason=0)],
+                    memory=_MEMORY,
                 ),
-                m.ModeReport(name="kv", state=m.ModeState.READY, requested="auto", available="f16"),
-                m.ModeReport(
-                    name="mtp", state=m.ModeState.UNSUPPORTED, requested="2", available=""
-                ),
+                m.Configuration(plan=msgspec.structs.replace(_PLAN, batch=1)),
             ],
-            plan=_PLAN,
-            memory=_MEMORY,
+            reasons=_REASONS,
+            device=m.DeviceFacts(
+                name="Arm® Neoverse™-N2",
+                backend="cpu",
+                memory_total_bytes=2**38,
+                memory_available_bytes=2**37,
+                is_assumed=True,
+            ),
+            features=["penalties", "logprobs"],
         ),
+        "caps_defaults": m.Caps(host=m.HostFacts(), model=m.ModelFacts()),
         "plan": m.Plan(plan=_PLAN, rung="batch-4"),
         "progress": m.Progress(phase="map", done=2**33, total=2**34, unit="bytes"),
         "probe": m.Probe(mode="batch", ok=False, ms=12.5, reasons=_REASONS),

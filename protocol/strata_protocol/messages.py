@@ -42,12 +42,6 @@ class ErrorKind(enum.StrEnum):
     INTERNAL = "internal"
 
 
-class ModeState(enum.StrEnum):
-    READY = "ready"  # runs as asked
-    LIMITED = "limited"  # runs with less than asked; `reasons` say what and why
-    UNSUPPORTED = "unsupported"  # does not run; `reasons` list everything that is missing
-
-
 class FinishReason(enum.StrEnum):
     STOP = "stop"  # a stop id was sampled
     LENGTH = "length"  # max_tokens or the context limit
@@ -135,16 +129,6 @@ class ModePlan(Struct):
     mlock: bool = False
     expert_cache: str = "off"
     kv_resident: U64 = 0
-
-
-class ModeReport(Struct):
-    """One mode of the configuration: what was asked, what can run, and why they differ."""
-
-    name: str  # "batch", "max_context", "kv", "prefill", "activations", "mtp", ...
-    state: ModeState
-    requested: str
-    available: str  # what can run: "8", "8192", "f16"
-    reasons: list[Reason] = []
 
 
 class MemoryPart(Struct):
@@ -275,9 +259,6 @@ class Offer(ToEngine, tag="OFFER"):
 class Caps(ToSupervisor, tag="CAPS"):
     host: HostFacts
     model: ModelFacts
-    modes: list[ModeReport]
-    plan: ModePlan  # the best configuration the engine can run
-    memory: list[MemoryPart] = []
     # What was asked comes first, then all others that differ from it on fewer axes first.
     configurations: list[Configuration] = []
     reasons: list[Reason] = []  # that configurations refer to by index

@@ -229,18 +229,9 @@ class ChaosEngine:
             m.Configuration(plan=self._plan(offer, count), missing=missing)
             for count, missing in ((asked, [0] if reasons else []), (best, []), (1, []))
         ]
-        batch = m.ModeReport(
-            name="batch",
-            state=m.ModeState.LIMITED if reasons else m.ModeState.READY,
-            requested=str(asked),
-            available=str(best),
-            reasons=reasons,
-        )
         return m.Caps(
             host=m.HostFacts(os="test", cpu="a scripted processor", isa="portable", cores=1),
             model=m.ModelFacts(architecture="chaos", name="chaos", vocab=self.s.vocab[1]),
-            modes=[batch],
-            plan=self._plan(offer, best),
             configurations=configurations,
             reasons=reasons,
             features=self.s.features,

@@ -298,8 +298,6 @@ class FakeEngine:
                 vocab=1000,
                 context=self.b.model_context,
             ),
-            modes=[],
-            plan=configurations[0].plan,
             configurations=configurations,
             reasons=[] if self.b.bad_reason else reasons,
             device=m.DeviceFacts(

@@ -31,6 +31,32 @@ def negotiate(path: str, *, memory: int = 8 * GIB, cores: int = 4, **options: ob
     return engine.negotiate(path, want, memory_available=memory, cores=cores, **outer)
 
 
+def asked(result: dict) -> dict:
+    """The configuration that is what was asked."""
+    return result["configurations"][0]
+
+
+def shortfalls(result: dict) -> dict:
+    """Axis: reasons of the first configuration that can run, whose plan is the result's."""
+    runs = next(found for found in result["configurations"] if not found["missing"])
+    assert runs["plan"] == result["plan"]
+    return runs["shortfalls"]
+
+
+def given_up(result: dict) -> set[str]:
+    """Axes in which what runs differs from what was asked; the pool's size follows from them."""
+    wanted = asked(result)["plan"]
+    return {axis for axis, runs in result["plan"].items() if runs != wanted[axis]} - {"kv_tokens"}
+
+
+def find(result: dict, **values: object) -> dict:
+    """The one configuration with these values and otherwise as asked."""
+    wanted = asked(result)["plan"] | values
+    del wanted["kv_tokens"]
+    (found,) = (c for c in result["configurations"] if c["plan"].items() >= wanted.items())
+    return found
+
+
 def assert_plan_runs(path: str, plan: dict, masks: list[str]) -> None:
     """Every operation of the offered plan has a kernel under the same masks."""
     ops = engine.plan_ops(path, engine.ModePlan(**plan), without_kernels=masks)
@@ -59,48 +85,41 @@ def test_everything_is_ready(path: str) -> None:
         "expert_cache": "off",
         "kv_resident": 0,
     }
-    states = {name: mode["state"] for name, mode in result["modes"].items()}
-    assert states.pop("mtp") == "unsupported"
-    assert set(states) < set(result["plan"])
-    assert set(states.values()) == {"ready"}
-    assert result["modes"]["mtp"]["reasons"][0]["code"] == "mode.no_drafts"
+    assert asked(result)["plan"] == result["plan"]
+    assert asked(result)["missing"] == []
+    assert asked(result)["shortfalls"] == {}
     assert_plan_runs(path, result["plan"], [])
 
 
 @pytest.mark.parametrize(
-    ("mask", "axis", "requested", "available"),
+    ("mask", "axis", "wanted", "runs"),
     [
-        ("*:sequences>1", "batch", "8", "1"),
-        ("*:sequences>3", "batch", "8", "2"),
-        ("attention*:kv=f16", "kv", "auto", "f32"),
-        ("matmul*:act=i8block", "activations", "auto", "f32"),
-        ("quantize*", "activations", "auto", "f32"),
-        ("*:rows>100", "prefill", "256", "64"),
+        ("*:sequences>1", "batch", 8, 1),
+        ("*:sequences>3", "batch", 8, 2),
+        ("attention*:kv=f16", "kv", "f16", "f32"),
+        ("matmul*:act=i8block", "activations", "int8", "f32"),
+        ("quantize*", "activations", "int8", "f32"),
+        ("*:rows>100", "prefill", 256, 64),
     ],
 )
 def test_masked_kernels_limit_one_axis(
-    path: str, mask: str, axis: str, requested: str, available: str
+    path: str, mask: str, axis: str, wanted: object, runs: object
 ) -> None:
     # The fused norm must not stand in where rounding itself is masked.
     masks = [mask, "rms_norm_quantize*"] if mask == "quantize*" else [mask]
     result = negotiate(path, without_kernels=masks)
-    mode = result["modes"][axis]
-    assert (mode["state"], mode["requested"], mode["available"]) == (
-        "limited",
-        requested,
-        available,
-    )
-    assert str(result["plan"][axis]) == available
-    assert {reason["code"] for reason in mode["reasons"]} == {"kernel.missing"}
-    assert all(mask in reason["text"] for reason in mode["reasons"])
-    others = {n: m["state"] for n, m in result["modes"].items() if n not in {axis, "mtp"}}
-    assert set(others.values()) == {"ready"}, others
+    assert (asked(result)["plan"][axis], result["plan"][axis]) == (wanted, runs)
+    missing = asked(result)["missing"]
+    assert {reason["code"] for reason in missing} == {"kernel.missing"}
+    assert all(mask in reason["text"] for reason in missing)
+    assert given_up(result) == {axis}
+    assert shortfalls(result) == {}
     assert_plan_runs(path, result["plan"], masks)
 
 
 def test_all_missing_kernels_are_listed(path: str) -> None:
-    reasons = negotiate(path, without_kernels=["*:sequences>1"])["modes"]["batch"]["reasons"]
-    text = "\n".join(reason["text"] for reason in reasons)
+    result = negotiate(path, without_kernels=["*:sequences>1"])
+    text = "\n".join(reason["text"] for reason in asked(result)["missing"])
     for op in ("embed", "rms_norm", "matmul", "rope", "kv_append", "attention", "swiglu", "add"):
         assert f"no kernel for {op} " in text
     assert "weight=q4_1" in text
@@ -113,8 +132,13 @@ def test_two_masks_limit_two_axes(path: str) -> None:
     masks = ["*:sequences>1", "attention*:kv=f16"]
     result = negotiate(path, without_kernels=masks)
     assert (result["plan"]["batch"], result["plan"]["kv"]) == (1, "f32")
-    assert masks[0] in result["modes"]["batch"]["reasons"][0]["text"]
-    assert masks[1] in result["modes"]["kv"]["reasons"][0]["text"]
+    assert given_up(result) == {"batch", "kv"}
+    for found, mask in (
+        (find(result, kv="f32"), masks[0]),
+        (find(result, batch=1), masks[1]),
+    ):
+        assert found["missing"]
+        assert all(mask in reason["text"] for reason in found["missing"])
     assert_plan_runs(path, result["plan"], masks)
 
 
@@ -136,26 +160,33 @@ def test_loading_a_plan_without_kernels_refuses_with_the_list(path: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("entry", "axis", "available"),
+    ("entry", "axis", "runs"),
     [
-        ("batch", "batch", "1"),
-        ("batch=8", "batch", "4"),
-        ("batch=4", "batch", "2"),
+        ("batch", "batch", 1),
+        ("batch=8", "batch", 4),
+        ("batch=4", "batch", 2),
         ("kv=f16", "kv", "f32"),
         ("kv", "kv", "f32"),
         ("activations=int8", "activations", "f32"),
-        ("prefill=256", "prefill", "128"),
-        ("prefix_cache", "prefix_cache", "off"),
+        ("prefill=256", "prefill", 128),
     ],
 )
-def test_quarantine(path: str, entry: str, axis: str, available: str) -> None:
+def test_quarantine(path: str, entry: str, axis: str, runs: object) -> None:
     result = negotiate(path, quarantine=[entry, "mtp"])
-    mode = result["modes"][axis]
-    assert (mode["state"], mode["available"]) == ("limited", available)
-    assert mode["reasons"][0]["code"] == "mode.quarantined"
-    assert entry in mode["reasons"][0]["text"]
-    others = {n: m["state"] for n, m in result["modes"].items() if n not in {axis, "mtp"}}
-    assert set(others.values()) == {"ready"}, others
+    assert result["plan"][axis] == runs
+    assert given_up(result) == {axis}
+    (reason,) = asked(result)["missing"]
+    assert reason["code"] == "mode.quarantined"
+    assert entry in reason["text"]
+    assert shortfalls(result) == {}
+
+
+def test_quarantine_of_the_prefix_cache(path: str) -> None:
+    result = negotiate(path, quarantine=["prefix_cache", "mtp"])
+    assert not result["plan"]["prefix_cache"]
+    assert asked(result)["missing"] == []
+    ((axis, (reason,)),) = shortfalls(result).items()
+    assert (axis, reason["code"]) == ("prefix_cache", "mode.quarantined")
 
 
 def test_quarantine_of_every_value_refuses(path: str) -> None:
@@ -198,26 +229,27 @@ def test_wanted_values_out_of_range(path: str, option: str, value: object, text:
 
 
 def test_context_beyond_the_model(path: str) -> None:
-    mode = negotiate(path, max_context=4096)["modes"]["max_context"]
-    assert (mode["state"], mode["requested"], mode["available"]) == ("limited", "4096", "2048")
-    assert mode["reasons"] == [
-        {"code": "model.context", "text": "the model was made for 2048 tokens"}
-    ]
+    result = negotiate(path, max_context=4096)
+    assert result["plan"]["max_context"] == 2048
+    reason = {"code": "model.context", "text": "the model was made for 2048 tokens"}
+    assert shortfalls(result) == {"max_context": [reason]}
 
 
 def test_threads_beyond_the_cores(path: str) -> None:
-    mode = negotiate(path, threads=9, cores=4)["modes"]["threads"]
-    assert (mode["state"], mode["available"]) == ("limited", "4")
-    assert mode["reasons"][0]["code"] == "host.cores"
+    result = negotiate(path, threads=9, cores=4)
+    assert result["plan"]["threads"] == 4
+    (reason,) = shortfalls(result)["threads"]
+    assert reason["code"] == "host.cores"
 
 
 def test_int8_without_quantised_weights(tmp_path: Path) -> None:
     path = str(write_model(tmp_path / "m.gguf", SHAPE, kind="f16"))
-    assert negotiate(path)["modes"]["activations"]["state"] == "ready"
+    assert shortfalls(negotiate(path)) == {}
     assert negotiate(path)["plan"]["activations"] == "f32"
-    mode = negotiate(path, activations="int8")["modes"]["activations"]
-    assert (mode["state"], mode["available"]) == ("limited", "f32")
-    assert mode["reasons"][0]["code"] == "model.no_quantized_weights"
+    result = negotiate(path, activations="int8")
+    assert result["plan"]["activations"] == "f32"
+    (reason,) = shortfalls(result)["activations"]
+    assert reason["code"] == "model.no_quantized_weights"
 
 
 def fixed_bytes(path: str, **options: object) -> int:
@@ -247,7 +279,7 @@ def test_pool_takes_half_of_what_is_left(path: str) -> None:
     assert tokens % engine.PAGE_TOKENS == 0
     assert abs(tokens - 5000) <= engine.PAGE_TOKENS
     assert result["plan"]["max_context"] == 2048
-    assert result["modes"]["max_context"]["state"] == "ready"
+    assert shortfalls(result) == {}
 
 
 def test_pool_holds_one_context_when_half_does_not(path: str) -> None:
@@ -260,11 +292,9 @@ def test_pool_holds_one_context_when_half_does_not(path: str) -> None:
 def test_short_memory_shortens_the_context(path: str) -> None:
     left = 1000 * TOKEN_BYTES_F16
     result = negotiate(path, memory=(fixed_bytes(path) + left) * 20 // 19 + 20)
-    mode = result["modes"]["max_context"]
-    assert mode["state"] == "limited"
     assert result["plan"]["max_context"] == result["plan"]["kv_tokens"] <= 1000
     assert result["plan"]["batch"] == 8
-    [reason] = mode["reasons"]
+    (reason,) = shortfalls(result)["max_context"]
     assert reason["code"] == "mem.kv_budget"
     assert (
         f"2048 tokens of keys and values need {2048 * TOKEN_BYTES_F16 / 2**20:.0f} MiB"
@@ -278,9 +308,9 @@ def test_shorter_memory_reduces_the_rows(tmp_path: Path) -> None:
     small = fixed_bytes(path, prefill=64) + 400 * TOKEN_BYTES_F16
     assert small < fixed_bytes(path)
     result = negotiate(path, memory=small * 20 // 19 + 20)
-    mode = result["modes"]["prefill"]
-    assert (mode["state"], mode["available"]) == ("limited", "64")
-    assert mode["reasons"][0]["code"] == "mem.insufficient"
+    assert (asked(result)["plan"]["prefill"], result["plan"]["prefill"]) == (256, 64)
+    assert given_up(result) - {"max_context"} == {"prefill"}
+    assert [reason["code"] for reason in asked(result)["missing"]] == ["mem.insufficient"]
 
 
 def test_no_memory_at_all(path: str) -> None:
@@ -298,32 +328,27 @@ def test_no_memory_at_all(path: str) -> None:
 def test_wanted_pool(path: str) -> None:
     result = negotiate(path, kv_tokens=5000)
     assert result["plan"]["kv_tokens"] == 5024  # whole pages
-    assert result["modes"]["kv_tokens"]["state"] == "ready"
+    assert "kv_tokens" not in shortfalls(result)
 
 
 def test_wanted_pool_smaller_than_a_page_for_each_sequence(path: str) -> None:
     result = negotiate(path, kv_tokens=100)
     assert result["plan"]["kv_tokens"] == 8 * engine.PAGE_TOKENS
-    mode = result["modes"]["kv_tokens"]
-    assert mode["state"] == "limited"
-    assert mode["reasons"][0]["code"] == "mem.kv_minimum"
+    assert [reason["code"] for reason in shortfalls(result)["kv_tokens"]] == ["mem.kv_minimum"]
 
 
 def test_wanted_pool_smaller_than_a_context(path: str) -> None:
     result = negotiate(path, kv_tokens=1024)
     assert result["plan"]["max_context"] == 1024
-    mode = result["modes"]["max_context"]
-    assert mode["state"] == "limited"
-    assert "kv_tokens of 1024 hold no more than 1024 tokens" in mode["reasons"][0]["text"]
+    (reason,) = shortfalls(result)["max_context"]
+    assert "kv_tokens of 1024 hold no more than 1024 tokens" in reason["text"]
 
 
 def test_wanted_pool_beyond_memory(path: str) -> None:
     left = 3000 * TOKEN_BYTES_F16
     memory = (fixed_bytes(path) + left) * 20 // 19 + 20
     result = negotiate(path, kv_tokens=100_000, memory=memory)
-    mode = result["modes"]["kv_tokens"]
-    assert mode["state"] == "limited"
-    assert mode["reasons"][0]["code"] == "mem.kv_budget"
+    assert [reason["code"] for reason in shortfalls(result)["kv_tokens"]] == ["mem.kv_budget"]
     assert result["plan"]["kv_tokens"] <= 3000
     assert result["plan"]["max_context"] == 2048
 

@@ -15,7 +15,7 @@ PLAN = m.ModePlan(
     kv_tokens=256,
 )
 HELLO = m.Hello(proto_min=1, proto_max=1, build="b", backend="cpu", device="a CPU", pid=1)
-CAPS = m.Caps(host=m.HostFacts(), model=m.ModelFacts(), modes=[], plan=PLAN)
+CAPS = m.Caps(host=m.HostFacts(), model=m.ModelFacts(), configurations=[m.Configuration(plan=PLAN)])
 PROGRESS = m.Progress(phase="map", done=1, total=2)
 PROBE = m.Probe(mode="batch", ok=True, ms=1.0)
 REFUSE = m.Refuse(reasons=[m.Reason(code="mem.weights", text="too large")], exit_code=78)

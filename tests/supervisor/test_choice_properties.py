@@ -9,7 +9,7 @@ import itertools
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strata.engines.modes import AXES, Choice, Policy, choose
+from strata.engines.modes import AXES, Choice, ModeState, Policy, choose
 from strata.engines.modes.axes import EXACTNESS
 from strata.engines.modes.ladder import is_plainer
 from strata.engines.modes.offered import Offered
@@ -17,7 +17,6 @@ from strata.engines.modes.quarantined import hides
 from strata_protocol.messages import (
     Configuration,
     ModePlan,
-    ModeState,
     Probe,
     Reason,
     Shortfall,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from strata.engines.modes import AXES, Policy, choose
+from strata.engines.modes import AXES, ModeState, Policy, choose
 from strata.engines.modes.because import CONFLICT, EXACTNESS, NOT_OFFERED, UNPROVEN
 from strata_protocol.messages import (
     Configuration,
     DeviceFacts,
     ModePlan,
-    ModeState,
     Probe,
     Reason,
     WantedModes,

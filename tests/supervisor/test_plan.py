@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from strata.engines.modes import MissingKernel, ModeRow, missing_kernels
-from strata_protocol.messages import ModeState, Reason
+from strata.engines.modes import MissingKernel, ModeRow, ModeState, missing_kernels
+from strata_protocol.messages import Reason
 
 from tests.supervisor.conftest import write_fake
 from tests.supervisor.test_serve import MODEL, command

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 
 from rich.console import Console
-from strata.engines.modes import ModeRow
+from strata.engines.modes import ModeRow, ModeState
 from strata.observe.terminal import REASON_CHARACTERS, because, print_modes
-from strata_protocol.messages import ModeState, Reason
+from strata_protocol.messages import Reason
 
 
 def row(*texts: str, state: ModeState = ModeState.LIMITED, runs: str = "1") -> ModeRow:

@@ -148,11 +148,13 @@ class Engine:
         chosen: dict[str, object] | None = None,
         **want: object,
     ) -> m.Ready:
-        """The whole handshake with the plan that CAPS offers, but for the values of `chosen`."""
+        """The whole handshake with the first configuration of CAPS that can run, but for the
+        values of `chosen`."""
         self.expect(m.Hello)
         self.send(self.offer(model, without, **want))
         caps = self.expect(m.Caps)
-        self.send(m.Plan(plan=msgspec.structs.replace(caps.plan, **(chosen or {}))))
+        plan = first_ready(caps).plan
+        self.send(m.Plan(plan=msgspec.structs.replace(plan, **(chosen or {}))))
         self.caps = caps
         self.progress: list[m.Progress] = []
         self.probes: list[m.Probe] = []
@@ -214,6 +216,11 @@ class Engine:
         done = self.outputs[rid].done
         assert done is not None
         return done
+
+
+def first_ready(caps: m.Caps) -> m.Configuration:
+    """The configuration that can run and is nearest to what was asked."""
+    return next(found for found in caps.configurations if not found.missing)
 
 
 def submit(rid: int, ids: list[int], *, credit: int = 0xFFFF_FFFF, **params: object) -> m.Submit:

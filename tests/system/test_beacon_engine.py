@@ -16,7 +16,7 @@ from strata_protocol import messages as m
 from strata_protocol.beacon import BeaconFile, BeaconView, create
 from strata_protocol.exit_codes import ExitCode
 
-from tests.system.engine_driver import LIMIT_S, Engine, submit
+from tests.system.engine_driver import LIMIT_S, Engine, first_ready, submit
 
 MODES = {"batch": 2, "prefill": 16, "max_context": 512, "kv_tokens": 2048, "threads": 2}
 PROMPT = list(range(40))
@@ -55,7 +55,7 @@ def boot_to_death(engine: Engine, model: Path) -> int:
     """Boots until the engine is gone; its exit status."""
     engine.expect(m.Hello)
     engine.send(engine.offer(model, **MODES))
-    engine.send(m.Plan(plan=engine.expect(m.Caps).plan))
+    engine.send(m.Plan(plan=first_ready(engine.expect(m.Caps)).plan))
     while engine.read():
         assert not any(isinstance(message, m.Ready) for message in engine.unread)
     return engine.process.wait(LIMIT_S)

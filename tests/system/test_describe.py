@@ -11,7 +11,7 @@ import pytest
 from strata_protocol import messages as m
 from strata_protocol.exit_codes import ExitCode
 
-from tests.system.engine_driver import Engine
+from tests.system.engine_driver import Engine, first_ready
 from tools.synth_model import write_model
 
 COLUMNS = [
@@ -125,8 +125,10 @@ def test_plan_for_another_processor(engine_path: Path, model: Path) -> None:
         caps = engine.expect(m.Caps)
         assert (caps.host.isa, caps.host.cores) == ("neon", 48)
         assert caps.host.memory_available_bytes == 512 << 30
-        assert caps.plan.threads == 48
-        engine.send(m.Plan(plan=caps.plan))
+        assert caps.device.is_assumed
+        plan = first_ready(caps).plan
+        assert plan.threads == 48
+        engine.send(m.Plan(plan=plan))
         refused = engine.expect(m.Refuse)
         assert [reason.code for reason in refused.reasons] == ["mode.foreign_device"]
         assert engine.exit_code() == refused.exit_code == ExitCode.CONFIG_REFUSED
@@ -136,7 +138,7 @@ def test_another_amount_of_memory_gives_another_plan(engine_path: Path, model: P
     def kv_tokens(memory: str) -> int:
         facts = f"host_memory={memory}"
         said = run(engine_path, "--plan", str(model), "--as", "cpu", "--assume", facts)
-        return int(said["plan"]["kv_tokens"])
+        return int(first_ready(msgspec.convert(said, m.Caps)).plan.kv_tokens)
 
     assert kv_tokens("2MiB") < kv_tokens("1GiB")
 

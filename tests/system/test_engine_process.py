@@ -16,7 +16,7 @@ import pytest
 from strata_protocol import messages as m
 from strata_protocol.exit_codes import ExitCode
 
-from tests.system.engine_driver import Engine, submit
+from tests.system.engine_driver import Engine, first_ready, submit
 
 VOCAB = 320  # of the tiny model
 FOREVER = 100_000  # more than its context
@@ -46,8 +46,8 @@ def test_handshake_proves_what_it_offers(engine_path: Path, model: Path) -> None
         ready = engine.boot(model, batch=4, prefill=32, kv_tokens=4096)
         assert engine.caps.model.architecture == "qwen3"
         assert engine.caps.model.vocab == VOCAB
-        assert {mode.name for mode in engine.caps.modes} >= {"batch", "max_context", "kv"}
-        assert ready.plan == engine.caps.plan
+        assert ready.plan == engine.caps.configurations[0].plan
+        assert not engine.caps.configurations[0].missing
         assert ready.plan.batch == 4
         assert ready.kv_pages * ready.page_tokens == ready.plan.kv_tokens
         assert {probe.mode for probe in engine.probes} == {
@@ -60,13 +60,20 @@ def test_handshake_proves_what_it_offers(engine_path: Path, model: Path) -> None
         assert any(p.phase == "pack" and p.done == p.total for p in engine.progress)
 
 
+def test_what_the_plan_does_not_have_is_not_proven(engine_path: Path, model: Path) -> None:
+    """One row at a time may be what is left after a prefill that ended an engine."""
+    with Engine(engine_path) as engine:
+        ready = engine.boot(model, batch=1, prefill=1)
+        assert (ready.plan.batch, ready.plan.prefill) == (1, 1)
+        assert [probe.mode for probe in engine.probes] == ["solo", "max_context"]
+
+
 def test_missing_kernels_limit_the_batch_and_say_so(engine_path: Path, model: Path) -> None:
     with Engine(engine_path) as engine:
         ready = engine.boot(model, without=["*:sequences>1"], batch=4)
-        (batch,) = [mode for mode in engine.caps.modes if mode.name == "batch"]
-        assert batch.state is m.ModeState.LIMITED
-        assert batch.available == "1"
-        assert batch.reasons
+        asked = engine.caps.configurations[0]
+        assert asked.plan.batch == 4
+        assert {engine.caps.reasons[index].code for index in asked.missing} == {"kernel.missing"}
         assert ready.plan.batch == 1
         engine.send(submit(1, prompt(10), max_tokens=3), submit(2, prompt(11), max_tokens=3))
         assert [len(output.ids) for output in engine.finish(1, 2)] == [3, 3]
@@ -124,7 +131,7 @@ def test_impossible_plan_is_refused(
     with Engine(engine_path) as engine:
         engine.expect(m.Hello)
         engine.send(engine.offer(model))
-        plan = engine.expect(m.Caps).plan
+        plan = first_ready(engine.expect(m.Caps)).plan
         engine.send(m.Plan(plan=msgspec.structs.replace(plan, **change)))
         refuse = engine.expect(m.Refuse)
         assert [reason.code for reason in refuse.reasons] == ["plan.range"]

@@ -9,6 +9,7 @@ from strata.engines.modes.offered import Policy
 from strata.engines.modes.quarantined import QUARANTINED, Quarantined
 from strata.engines.modes.rows import (
     ModeRow,
+    ModeState,
     bytes_text,
     refusal_lines,
     row_text,
@@ -23,6 +24,7 @@ __all__ = [
     "Choice",
     "MissingKernel",
     "ModeRow",
+    "ModeState",
     "Policy",
     "Quarantined",
     "Rung",

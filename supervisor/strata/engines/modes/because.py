@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from strata_protocol.messages import Configuration, ModePlan, ModeState, Probe, Reason
+from strata_protocol.messages import Configuration, ModePlan, Probe, Reason
 
 from strata.engines.modes.axes import AXES, Axis, Value, given, requested_text
 from strata.engines.modes.device_rows import build_device_rows
 from strata.engines.modes.offered import Offered
 from strata.engines.modes.quarantined import QUARANTINED, Quarantined, hides_value, hiding
-from strata.engines.modes.rows import ModeRow
+from strata.engines.modes.rows import ModeRow, ModeState
 
 NOT_OFFERED = "mode.not_offered"
 CONFLICT = "mode.conflict"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from strata_protocol.messages import Configuration, DeviceFacts, ModeState, Reason, WantedModes
+from strata_protocol.messages import Configuration, DeviceFacts, Reason, WantedModes
 
 from strata.engines.modes.offered import Offered
-from strata.engines.modes.rows import ModeRow, bytes_text
+from strata.engines.modes.rows import ModeRow, ModeState, bytes_text
 
 DEVICE_MEMORY = "device.memory"
 

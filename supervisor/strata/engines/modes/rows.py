@@ -6,10 +6,17 @@ refusals use them, and /v1/status, /v1/models and the metrics carry the same cod
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from strata_protocol.messages import ModeState, Reason
+from strata_protocol.messages import Reason
+
+
+class ModeState(enum.StrEnum):
+    READY = "ready"  # runs as asked
+    LIMITED = "limited"  # runs with less than asked, or with another value; `because` says why
+    UNSUPPORTED = "unsupported"  # does not run; `because` lists everything that is missing
 
 
 class ModeRow(msgspec.Struct, frozen=True, kw_only=True):
