@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from strata.text.model import TextModel
 
 INTERRUPTED = 130
-PLAN_GROUPS = ("model and engine", "modes")
+PLAN_GROUPS = ("model and engine", "modes", "operations")
 ALL_TABLES = "all"
 OTHER_NAMES = {  # what other servers call these flags
     "-m": "--model",
@@ -268,6 +268,7 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
         "plan",
         "Shows what would run, here or on another backend, without loading the model.",
         PLAN_GROUPS,
+        without=("log_format", "log_level"),
     )
     add_model(plan)
     plan.add_argument(

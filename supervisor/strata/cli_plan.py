@@ -1,13 +1,17 @@
 """`plan MODEL`: what would run and why not more, without loading the model or starting a service.
 
-It asks the engine with the handshake that `serve` uses and chooses as `serve` does, so that both
-give the same answer.
+It asks the engine with the handshake that `serve` uses and chooses as `serve` does, with the
+quarantine of the run directory, so that both give the same answer. A plan for a device that is not
+here is no engine's start: no quarantine applies to it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -29,7 +33,7 @@ from strata_protocol.messages import (
 )
 
 from strata.config_source import Settings
-from strata.engines.enquiry import ask
+from strata.engines.enquiry import Answer, ask
 from strata.engines.largest import Largest, Search
 from strata.engines.modes import (
     MODE_KEYS,
@@ -46,6 +50,8 @@ from strata.engines.modes import (
     wanted_modes,
 )
 from strata.engines.process import Launch
+from strata.engines.quarantine import QuarantineRecord, QuarantineRow
+from strata.engines.quarantine_look import QuarantineLook, look
 from strata.errors import RefusedError, StrictError
 from strata.model_source import find_model, find_planner
 from strata.observe.terminal import print_modes
@@ -69,6 +75,35 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[MissingKernel]
     largest: Largest | None
     refusals: list[Reason]  # why nothing runs, or why --strict refuses
+    quarantine: list[QuarantineRow]  # of the run directory, that keep modes from being offered
+    quarantine_problem: str  # why it could not be read; empty where it could
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked, and of whom; `quarantine` is None where none applies."""
+
+    launch: Launch
+    offer: Offer
+    explicit: frozenset[str]
+    policy: Policy
+    quarantine: QuarantineLook | None
+
+    def out(self, hello: Hello) -> Sequence[QuarantineRecord]:
+        return self.quarantine.out(hello) if self.quarantine is not None else ()
+
+    async def ask(self, wanted: WantedModes) -> Answer:
+        """Raises as `enquiry.ask`."""
+        offer = msgspec.structs.replace(self.offer, want=wanted)
+        return await ask(self.launch, offer, lambda hello: [r.mode for r in self.out(hello)])
+
+    def with_quarantine(self, report: PlanReport, hello: Hello) -> PlanReport:
+        if self.quarantine is None:
+            return report
+        rows = self.quarantine.rows(self.out(hello))
+        return msgspec.structs.replace(
+            report, quarantine=rows, quarantine_problem=self.quarantine.problem
+        )
 
 
 def show_plan(settings: Settings, *, as_json: bool, assume: str = "") -> int:
@@ -77,7 +112,7 @@ def show_plan(settings: Settings, *, as_json: bool, assume: str = "") -> int:
     StrictError with `--strict`, StrataError when the engine fails."""
     config = settings.config
     model = find_model(config)
-    launch = Launch(*find_planner(config, assume))
+    planner = find_planner(config, assume)
     offer = Offer(
         proto=PROTO_MAX,
         run_id="plan",
@@ -88,31 +123,41 @@ def show_plan(settings: Settings, *, as_json: bool, assume: str = "") -> int:
     )
     explicit = frozenset(k for k in MODE_KEYS if settings.is_set(k))
     policy = Policy.STRICT if config.strict else Policy.FALLBACK
-    report, refusal = asyncio.run(_plan(launch, offer, explicit, policy))
+    run_dir = Path(config.run_dir).expanduser().absolute()
+    quarantine = None
+    if planner.is_here:
+        quarantine = look(run_dir, model, planner.engine, config.quarantine_trial_s, time.time)
+    launch = Launch(planner.engine, planner.arguments)
+    question = _Question(launch, offer, explicit, policy, quarantine)
+    report, refusal = asyncio.run(_plan(question))
     if as_json:
         print(msgspec.json.encode(report).decode())
     else:
-        _print(report, model)
+        _print(report, model, run_dir)
     sys.stdout.flush()
     if refusal is not None:
         raise refusal
     return 0
 
 
-async def _plan(
-    launch: Launch, offer: Offer, explicit: frozenset[str], policy: Policy
-) -> tuple[PlanReport, RefusedError | None]:
+async def _plan(question: _Question) -> tuple[PlanReport, RefusedError | None]:
     """The report, and the error that ends the command after it."""
-    answer = await ask(launch, offer)
+    answer = await question.ask(question.offer.want)
+    report, refusal = await _judge(question, answer)
+    return question.with_quarantine(report, answer.hello), refusal
+
+
+async def _judge(question: _Question, answer: Answer) -> tuple[PlanReport, RefusedError | None]:
     caps = answer.said
     if isinstance(caps, Refuse):
         return _refused(answer.hello, caps)
     choice = choose(
-        offer.want,
-        explicit,
+        question.offer.want,
+        question.explicit,
         caps.configurations,
         caps.reasons,
-        policy=policy,
+        quarantine=question.out(answer.hello),
+        policy=question.policy,
         device=caps.device,
     )
     lines = list(choice.refusal_lines)
@@ -121,9 +166,9 @@ async def _plan(
         return _report(answer.hello, caps, choice, None), error
 
     async def again(wanted: WantedModes) -> Caps | Refuse:
-        return (await ask(launch, msgspec.structs.replace(offer, want=wanted))).said
+        return (await question.ask(wanted)).said
 
-    largest = await Search(again, explicit, choice, choice.plan).run(caps.model.context)
+    largest = await Search(again, question.explicit, choice, choice.plan).run(caps.model.context)
     report = _report(answer.hello, caps, choice, largest)
     return report, StrictError(lines) if choice.refusals else None
 
@@ -147,6 +192,8 @@ def _report(hello: Hello, caps: Caps, choice: Choice, largest: Largest | None) -
         missing=missing_kernels(choice.rows, choice.refusals if choice.plan is None else ()),
         largest=largest,
         refusals=list(choice.refusals),
+        quarantine=[],
+        quarantine_problem="",
     )
 
 
@@ -166,12 +213,14 @@ def _refused(hello: Hello, refuse: Refuse) -> tuple[PlanReport, RefusedError]:
         missing=missing_kernels([], refuse.reasons),
         largest=None,
         refusals=refuse.reasons,
+        quarantine=[],
+        quarantine_problem="",
     )
     lines = [sentence(reason) for reason in refuse.reasons]
     return report, RefusedError("the engine refuses", lines, refuse.exit_code)
 
 
-def _print(report: PlanReport, path: Path) -> None:
+def _print(report: PlanReport, path: Path, run_dir: Path) -> None:
     console = Console(highlight=False, soft_wrap=True)
 
     def line(text: str = "") -> None:
@@ -184,6 +233,14 @@ def _print(report: PlanReport, path: Path) -> None:
     if report.modes:
         line()
         print_modes(console, report.modes, [])
+    if report.quarantine:
+        line()
+        line(f"not offered, because engines of the run directory {run_dir} ended in it:")
+        for row in report.quarantine:
+            line(f"  {row.mode}: {row.sentence} (quarantine {row.id})")
+    if report.quarantine_problem:
+        line()
+        line(f"planned without a quarantine: {report.quarantine_problem}")
     if report.memory:
         line()
         _print_memory(console, report)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sysconfig
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -143,9 +144,18 @@ def find_any_engine(config: Config) -> Path:
     return named or find_engine(msgspec.structs.replace(config, backend=DEFAULT_BACKEND))
 
 
-def find_planner(config: Config, assume: str = "") -> tuple[Path, list[str]]:
-    """The engine that plans for `config.backend`, and its flags: the backend's own, or any that
-    plans for a device that is not here. `assume`: facts of that device, as the engine reads them
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """An engine that is asked for a plan."""
+
+    engine: Path
+    arguments: list[str]
+    is_here: bool  # it plans for the device that `serve` would run on
+
+
+def find_planner(config: Config, assume: str = "") -> Planner:
+    """The engine that plans for `config.backend`: the backend's own, or any that plans for a
+    device that is not here. `assume`: facts of that device, as the engine reads them
     (`device=NAME,cores=16`).
 
     Raises ConfigError for a fact that the engine cannot read, EngineMissingError.
@@ -153,14 +163,14 @@ def find_planner(config: Config, assume: str = "") -> tuple[Path, list[str]]:
     engine = find_any_engine(config)
     is_own = config.backend in (DEFAULT_BACKEND, _backend_of(engine))
     if is_own and not assume:
-        return engine, engine_arguments(config)
+        return Planner(engine, engine_arguments(config), is_here=True)
     arguments = ["--as", config.backend, *engine_arguments(config)]
     arguments += ["--assume", assume] if assume else []
     try:
         describe_here(engine, arguments)
     except RefusedError as error:
         raise ConfigError("; ".join(error.lines).removeprefix(f"{engine.name}: ")) from None
-    return engine, arguments
+    return Planner(engine, arguments, is_here=False)
 
 
 def engine_arguments(config: Config) -> list[str]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from strata.engines import quarantine_file
 from strata.engines.modes import MissingKernel, ModeRow, ModeState, missing_kernels
 from strata_protocol.messages import Reason
 
 from tests.supervisor.conftest import write_fake
-from tests.supervisor.test_serve import MODEL, command
+from tests.supervisor.test_serve import MODEL, command, served
 
 KERNEL = (
     "no kernel for matmul weight=iq4_nl act=int8 n=640 k=2048 rows=4 +bias"
@@ -22,6 +24,7 @@ ATTENTION = "no kernel for attention kv=f16 heads=4 sequences=4"
 
 async def plan(folder: Path, behaviour: dict[str, object], *flags: str) -> tuple[int | None, str]:
     engine = str(write_fake(folder, [{"silent_at": "plan", **behaviour}]))
+    (folder / "script.json.starts").unlink(missing_ok=True)
     return await command("plan", str(MODEL), "--engine", engine, *flags)
 
 
@@ -106,7 +109,6 @@ async def test_an_engine_that_fails_is_one_error(tmp_path: Path) -> None:
     code, text = await plan(tmp_path, {"die_at": "hello", "exit": 70})
     assert code == 70
     assert "exited with status 70" in text
-    (tmp_path / "script.json.starts").unlink()
     refuse = [{"code": "model.architecture", "text": "an architecture of the future"}]
     code, text = await plan(tmp_path, {"refuse": refuse})
     assert code == 78
@@ -145,3 +147,52 @@ def test_the_checklist_groups_by_operation_and_types() -> None:
         ),
         MissingKernel(op="", types="", operations=1, modes=["spec"], texts=["no idea why"]),
     ]
+
+
+async def test_the_quarantine_of_the_run_directory_is_applied_as_serve_does(
+    tmp_path: Path,
+) -> None:
+    dies = {"die_at": "probe:batch", "signal": signal.SIGSEGV}
+    async with served(tmp_path, "--batch", "4", behaviours=[dies, {}]) as s:
+        (row,) = [row for row in (await s.status())["modes"] if row["name"] == "batch"]  # type: ignore[attr-defined]
+        assert row["runs"] == "1"
+    kept = (tmp_path / "run" / "quarantine.json").read_bytes()
+    flags = ("--batch", "4", "--run-dir", str(tmp_path / "run"))
+
+    found = await report(tmp_path, {}, *flags)
+    assert found["plan"]["batch"] == 1
+    assert [row for row in found["modes"] if row["name"] == "batch"] == [row]
+    (record,) = found["quarantine"]
+    assert (record["mode"], record["state"]) == ("batch", "quarantined")
+    assert found["quarantine_problem"] == ""
+    assert found["largest"]["batch"] == 1
+    code, text = await plan(tmp_path, {}, *flags)
+    assert code == 0
+    lines = text.splitlines()
+    i = lines.index(f"not offered, because engines of the run directory {s.run_dir} ended in it:")
+    assert lines[i + 1] == f"  batch: {record['sentence']} (quarantine {record['id']})"
+    assert (await plan(tmp_path, {}, *flags, "--strict"))[0] == 78
+    # It only looks, also where the mode would be offered on trial, as `serve` would then.
+    trial = await report(tmp_path, {}, *flags, "--quarantine-trial-s", "0.001")
+    assert (trial["plan"]["batch"], trial["quarantine"]) == (4, [])
+    assert (tmp_path / "run" / "quarantine.json").read_bytes() == kept
+
+
+async def test_a_quarantine_of_another_engine_or_none_applies_to_nothing(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    flags = ("--batch", "4", "--run-dir", str(run_dir))
+    assert (await report(tmp_path, {}, *flags))["quarantine"] == []
+    assert not run_dir.exists()
+    run_dir.mkdir()
+    (run_dir / "quarantine.json").write_text("{")
+    found = await report(tmp_path, {}, *flags)
+    assert (found["plan"]["batch"], found["quarantine"]) == (4, [])
+    assert f"{run_dir / 'quarantine.json'} cannot be understood: " in found["quarantine_problem"]
+    text = (await plan(tmp_path, {}, *flags))[1]
+    assert f"planned without a quarantine: {found['quarantine_problem']}" in text.splitlines()
+    quarantine_file.set_aside(run_dir, "test")
+    dies = {"die_at": "probe:batch", "signal": signal.SIGSEGV}
+    async with served(tmp_path, "--batch", "4", behaviours=[dies, {}]):
+        pass
+    found = await report(tmp_path, {"device": "another device"}, *flags)
+    assert (found["plan"]["batch"], found["quarantine"]) == (4, [])

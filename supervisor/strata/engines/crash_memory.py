@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from strata_protocol.messages import Hello, ModePlan
 
 from strata.engines.blame import blame
 from strata.engines.exits import EngineExit
+from strata.engines.place import hash_of, place_of, size_and_time
 from strata.engines.quarantine import (
     Place,
     Quarantine,
@@ -72,23 +72,16 @@ class CrashMemory:
     async def on_start(self) -> None:
         """Before each start: looks at the files and takes over what others changed."""
         self._place = None
-        self._stat = await asyncio.to_thread(_size_and_time, self._model)
-        build_stat = await asyncio.to_thread(_size_and_time, self._executable)
+        self._stat = await asyncio.to_thread(size_and_time, self._model)
+        build_stat = await asyncio.to_thread(size_and_time, self._executable)
         if build_stat != self._build_stat:
             self._build_stat = build_stat
-            self._build = await asyncio.to_thread(_hash, self._executable)
+            self._build = await asyncio.to_thread(hash_of, self._executable)
         await self._sync()
 
     def offer(self, hello: Hello) -> Sequence[QuarantineRecord]:
         """Records of the modes that the engine that says HELLO must not offer."""
-        size, mtime_ns = self._stat
-        self._place = Place(
-            build=f"{hello.build} {self._build}".rstrip(),  # two builds may share a version
-            device=hello.device,
-            path=str(self._model),
-            size=size,
-            mtime_ns=mtime_ns,
-        )
+        self._place = place_of(hello, self._build, self._model, self._stat)
         started = self._quarantine.on_start(self._place)
         self._tell_forgotten(started.forgotten)
         for record in started.on_trial:
@@ -182,21 +175,3 @@ class CrashMemory:
                     " has changed",
                     record.mode,
                 )
-
-
-def _size_and_time(path: Path) -> tuple[int, int]:
-    """Zeros for a file that is not there: the engine will refuse it."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return 0, 0
-    return stat.st_size, stat.st_mtime_ns
-
-
-def _hash(path: Path) -> str:
-    """Of a file's contents, short; empty for one that cannot be read: it cannot be started."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:12]
-    except OSError:
-        return ""

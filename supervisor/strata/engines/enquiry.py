@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +27,8 @@ from strata.engines.handshake import HELLO_STALL_S, STALL_S, caps_fault
 from strata.engines.process import EngineProcess, Launch, launch
 from strata.errors import EngineMissingError, EngineUnusableError, StrataError
 
+Hidden = Callable[[Hello], Sequence[str]]  # modes that the engine must not offer
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -36,8 +39,9 @@ class Answer:
 class _Listener:
     """Collects what the engine says until CAPS or REFUSE."""
 
-    def __init__(self, offer: Offer) -> None:
+    def __init__(self, offer: Offer, hidden: Hidden) -> None:
         self._offer = offer
+        self._hidden = hidden
         self.client: EngineClient | None = None
         self.hello: Hello | None = None
         self.done: asyncio.Future[Caps | Refuse] = asyncio.get_running_loop().create_future()
@@ -46,7 +50,10 @@ class _Listener:
         match message:
             case Hello() if self.client is not None:
                 self.hello = message
-                self.client.send(msgspec.structs.replace(self._offer, proto=negotiate(message)))
+                offer = msgspec.structs.replace(
+                    self._offer, proto=negotiate(message), quarantine=list(self._hidden(message))
+                )
+                self.client.send(offer)
             case Caps() if caps_fault(message) and not self.done.done():
                 text = f"the engine broke the protocol: {caps_fault(message)}"
                 self.done.set_exception(StrataError(text))
@@ -66,14 +73,15 @@ class _Listener:
         pass
 
 
-async def ask(spec: Launch, offer: Offer) -> Answer:
-    """One question to one engine process. Raises EngineUnusableError for a command line or a
-    processor that this engine cannot use, EngineMissingError, and StrataError where it fails."""
+async def ask(spec: Launch, offer: Offer, hidden: Hidden) -> Answer:
+    """One question to one engine process: `offer` with the quarantine list that `hidden` gives.
+    Raises EngineUnusableError for a command line or a processor that this engine cannot use,
+    EngineMissingError, and StrataError where it fails."""
     try:
         process = launch(spec)
     except OSError as error:
         raise EngineMissingError(f"{spec.executable} cannot be started: {error.strerror}") from None
-    answer = _Listener(offer)
+    answer = _Listener(offer, hidden)
     client = answer.client = EngineClient(answer)
     with TemporaryDirectory(prefix="strata-plan-") as folder:
         output = EngineLog(Path(folder), 0)
