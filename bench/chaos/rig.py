@@ -16,12 +16,13 @@ from pathlib import Path
 
 from strata.config import Config
 from strata.engines import restart
-from strata.engines.epoch import EngineSetup, Patience
+from strata.engines.epoch import EngineSetup
 from strata.engines.exits import EngineExit
 from strata.engines.handshake import Wanted
 from strata.engines.modes import wanted_modes
 from strata.engines.owner import EngineOwner, EngineState
 from strata.engines.process import Launch
+from strata.engines.watch import Patience
 from strata.errors import StrataError
 from strata.serving.recorder import NullRecorder
 from strata.serving.request import Failed, Finished, RequestSpec, TokensReady
@@ -35,8 +36,8 @@ LOOK_S = 0.05  # at conditions that nobody tells of
 
 # For failures that a test waits for.
 EAGER = Patience(
-    ping_s=0.1, silence_s=1.0, step_s=1.0, probe_s=1.0, stall_s=1.0, reap_s=0.3, refuse_s=3.0,
-    drain_s=0.5, term_s=0.3,
+    ping_s=0.1, silence_s=1.0, reader_s=1.0, step_s=1.0, busy_s=1.0, probe_s=1.0, stall_s=1.0,
+    dump_s=0.3, abort_s=0.5, reap_s=0.3, refuse_s=3.0, drain_s=0.5, term_s=0.3,
 )  # fmt: skip
 
 
@@ -225,7 +226,14 @@ async def running(
 def unlimited_restarts() -> Iterator[None]:
     """Restarts at once and without end: for measuring what the policy would otherwise slow down.
     The policy itself is measured under a virtual clock."""
-    limits = {"DELAY_MAX_S": 0.0, "CRASHES_MAX": 1 << 20, "STARTS_MAX": 1 << 20}
+    counts = (
+        "SAME_CRASHES_MAX",
+        "CRASHES_MAX",
+        "BOOT_CRASHES_MAX",
+        "STARTS_MAX",
+        "UNREADY_STARTS_MAX",
+    )
+    limits = {"DELAY_MAX_S": 0.0, **dict.fromkeys(counts, 1 << 20)}
     before = {name: getattr(restart, name) for name in limits}
     for name, value in limits.items():
         setattr(restart, name, value)

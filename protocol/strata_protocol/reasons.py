@@ -138,6 +138,11 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         "Ask for another value, or for a mode that the value needs; `plan` shows what there is.",
     ),
     ReasonCode(
+        "mode.stepped_down",
+        "Engines that ran with more have crashed, so the service went down its ladder of modes.",
+        "See `crashes`; the service goes up again by itself after half an hour without a crash.",
+    ),
+    ReasonCode(
         "mode.no_drafts",
         "Nothing drafts: mtp is off, or left at auto with a file that has no draft layers.",
         "Name a drafter's file as mtp, or use a file with draft layers.",

@@ -25,7 +25,7 @@ from strata.api.app import make_runner
 from strata.api.operations import boot_app, operations_routes
 from strata.config import Config
 from strata.config_source import Settings, hidden, shown
-from strata.engines import stale
+from strata.engines import stale, strays
 from strata.engines.epoch import EngineSetup, Epoch
 from strata.engines.exits import EngineExit
 from strata.engines.handshake import Wanted
@@ -86,6 +86,8 @@ def serve(settings: Settings, build_http: AppBuilder) -> int:
     try:
         listener = _listen(config)
         ended = stale.end_stale_engine(run_dir)
+        strays.adopt_orphans()
+        left = strays.end_strays(run_dir)
         explicit = frozenset(k for k in MODE_KEYS if settings.is_set(k))
         name = model_name(config, model)
         inputs = Inputs(config, explicit, model, name, engine, run_dir, listener)
@@ -97,6 +99,8 @@ def serve(settings: Settings, build_http: AppBuilder) -> int:
         try:
             if ended is not None:
                 log.warning("ended the engine %d that an earlier run left behind", ended.pid)
+            if left:
+                log.warning("ended what an earlier run's engine left behind: %s", left)
             asyncio.run(_Service(inputs, terminal, build_http).run())
         except BaseExceptionGroup as group:
             raise _first(group) from group

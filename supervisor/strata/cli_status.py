@@ -89,6 +89,11 @@ def print_status(console: Console, status: Status) -> None:
     if restarts.next_start_s is not None:
         text += f"; next start in {duration(restarts.next_start_s)}"
     line("restarts", text)
+    policy = restarts.policy
+    if policy.rung_index:
+        pinned = ", pinned" if policy.is_pinned else ""
+        rungs = f"{policy.rung} ({policy.rung_index + 1} of {policy.rung_count}{pinned})"
+        line("rung", f"{rungs}: {policy.rung_why}")
     for row in status.quarantine:
         line("quarantine", f"{row.mode} {row.state}: {row.sentence} ({row.id})")
     load = status.load

@@ -5,6 +5,7 @@
     ├── RefusedError        --  `plan`: the engine refuses; the status is the engine's
     │   └── StrictError     78  --strict and a requested mode that cannot run as asked
     ├── EngineUnusableError --  the engine cannot run here at all; the status is the engine's
+    ├── EngineStuckError    70  an engine that nothing ends: no second one may start beside it
     ├── ModelMissingError   66  the model file is not there
     ├── ModelDataError      65  the file is not a GGUF model
     ├── ModelReadError      74  the file is there but cannot be read
@@ -52,6 +53,10 @@ class EngineUnusableError(StrataError):
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
         self.exit_code = exit_code
+
+
+class EngineStuckError(StrataError):
+    """A process that waits in the kernel and does not end after SIGKILL."""
 
 
 class ModelMissingError(StrataError):

@@ -213,6 +213,7 @@ class FakeEngine:
 
     def run(self) -> int:
         self.at("launch")
+        signal.signal(signal.SIGUSR2, self.on_dump)
         if self.b.ignore_term:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         else:
@@ -271,6 +272,10 @@ class FakeEngine:
         self.send(ready)
         self.at("run")
         return self.serve()
+
+    def on_dump(self, number: int, _frame: object) -> None:
+        if self.beacon is not None:
+            self.beacon.crash(number, frames=[0x30], kernel=self.b.kernel, slot="dump")
 
     def on_term(self, _number: int, _frame: object) -> None:
         """Finishes what runs and ends with status 0, as the real one does."""
@@ -372,6 +377,8 @@ class FakeEngine:
                 return ExitCode.OK
             produced = self.do_step()
             if not self.inbox:
+                if not produced:
+                    self.says(phase="ready")
                 self.receive(block=not produced)
 
     def take(self, message: ToEngineMessage) -> None:

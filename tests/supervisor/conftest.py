@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import strata_protocol
 from strata.config import Config
-from strata.engines.epoch import EngineSetup, Patience
+from strata.engines.epoch import EngineSetup
 from strata.engines.exits import EngineExit
 from strata.engines.handshake import Wanted
 from strata.engines.modes import wanted_modes
 from strata.engines.owner import EngineOwner, EngineState
 from strata.engines.process import Launch
+from strata.engines.watch import Patience
 from strata.observe.bundle_writer import BundleWriter
 from strata.serving.recorder import NullRecorder
 from strata.serving.request import Event, Handle, RequestSpec
@@ -126,8 +127,12 @@ RigMaker = Callable[..., "contextlib.AbstractAsyncContextManager[Rig]"]
 EAGER = Patience(
     ping_s=0.05,
     silence_s=1.0,
+    reader_s=1.0,
     step_s=1.0,
+    busy_s=1.0,
     probe_s=0.5,
+    dump_s=0.3,
+    abort_s=0.5,
     stall_s=1.0,
     reap_s=0.3,
     refuse_s=3.0,

@@ -94,7 +94,7 @@ async def test_hang_in_a_probe_takes_the_mode_out(make_rig: RigMaker, tmp_path: 
         assert offers(tmp_path) == [[], ["batch"]]
         exited = rig.observer.exits[0]
         assert exited.exit_class is ExitClass.HANG
-        assert "while mode batch was proven" in exited.text
+        assert "in phase probe of mode batch" in exited.text
 
 
 async def test_engine_stopped_in_a_probe_is_waited_for(make_rig: RigMaker) -> None:

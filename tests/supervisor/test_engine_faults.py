@@ -143,7 +143,13 @@ async def test_step_that_never_ends_is_a_hang_although_pings_are_answered(
         begun = await rig.submit([1, 2], max_tokens=9)
         assert tokens_of(await collect(begun)) == [1, 2, 1, 2, 1, 2, 1, 2, 1]
         assert rig.observer.exits[0].exit_class is ExitClass.HANG
-        assert "step 2 has not ended" in rig.observer.exits[0].text
+        exited = rig.observer.exits[0]
+        assert "no movement for 1." in exited.text
+        assert "in phase decode" in exited.text
+        assert exited.beacon is not None
+        assert exited.beacon.crash is None  # the SIGABRT was ours
+        assert exited.beacon.dump is not None
+        assert exited.beacon.dump.signal == signal.SIGUSR2
         assert rig.owner.view.crashes == 1
         await rig.ready(starts=2)
         assert tokens_of(await collect(await rig.submit([3], max_tokens=1))) == [3]

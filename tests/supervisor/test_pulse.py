@@ -7,8 +7,6 @@ from strata.engines.pulse import Pulse
 from strata_protocol.codec import ToSupervisorMessage
 from strata_protocol.messages import Done, FinishReason, Pong, Tokens
 
-from tests.supervisor.crash_facts import view
-
 
 def pong(step: int, *, busy: bool = True) -> Pong:
     return Pong(nonce=1, step=step, busy=busy)
@@ -48,12 +46,8 @@ def test_a_gap_or_our_own_lateness_proves_nothing() -> None:
     assert pulse.silent_s(41) == pulse.stuck_s(41) == 1
 
 
-def test_a_beacon_that_moves_in_any_way_says_that_the_compute_thread_goes_on() -> None:
+def test_what_else_shows_that_the_compute_thread_goes_on_leaves_the_silence() -> None:
     pulse = Pulse(gap_s=6, now=0)
-    at = 0.0
-    for change in ({}, {"moved_ns": 2}, {"op": 4}, {"layer": 1}, {"kernel": "k"}, {"mode": "m"}):
-        at += 5.0
-        pulse.on_beacon(view(**change), at)
-        assert pulse.stuck_s(at) == 0
-        pulse.on_beacon(view(**change), at + 1)
-        assert pulse.stuck_s(at + 1) == 1
+    pulse.on_message(pong(7), 1)
+    pulse.moved(9)
+    assert (pulse.stuck_s(10), pulse.silent_s(10)) == (1, 9)

@@ -17,7 +17,7 @@ from strata.engines.quarantine import (
     Quarantine,
     QuarantineState,
 )
-from strata.engines.restart import STARTS_WINDOW_S, RestartPolicy, StartAfter
+from strata.engines.restart import STARTS_WINDOW_S, Ended, RestartPolicy, StartAfter
 from strata.engines.signature import Signature
 
 WAIT_S = 100.0
@@ -276,8 +276,8 @@ def test_guilty_modes_cost_one_crash_each_and_never_lead_to_hold(
             taken = rig.crash(guilty, guilty)
             assert taken == [guilty]
             crashes += 1
-            decision = policy.on_exited(ExitClass.SIGNAL, rig.now, took_mode_out=True)
+            decision = policy.on_exited(Ended(ExitClass.SIGNAL, took_mode_out=True), rig.now)
             assert decision == StartAfter(0.0)
         assert crashes <= len(in_probe | in_step)
         rig.now += STARTS_WINDOW_S  # serves in peace, then is killed from outside
-        policy.on_exited(ExitClass.EXTERNAL, rig.now)
+        policy.on_exited(Ended(ExitClass.EXTERNAL), rig.now)

@@ -9,6 +9,8 @@ from strata.engines.restart import (
     HOLD_RETRY_S,
     STARTS_MAX,
     STARTS_WINDOW_S,
+    UNREADY_STARTS_MAX,
+    Ended,
     Hold,
     RestartPolicy,
     StartAfter,
@@ -18,9 +20,10 @@ from strata.engines.restart import (
 
 
 def crash(policy: RestartPolicy, now: float, how: ExitClass = ExitClass.SIGNAL) -> object:
+    """A crash of a signature of its own."""
     policy.on_started(now)
     policy.on_ready(now)
-    return policy.on_exited(how, now)
+    return policy.on_exited(Ended(how, signature=f"at {now}"), now)
 
 
 def test_first_restart_is_at_once_then_delays_double() -> None:
@@ -50,7 +53,7 @@ def test_five_crashes_in_ten_minutes_hold_until_one_stays_up() -> None:
     assert isinstance(crash(policy, 240 + HOLD_RETRY_S), Hold)
     policy.on_started(1000)
     policy.on_ready(1000)
-    assert isinstance(policy.on_exited(ExitClass.SIGNAL, 1700), StartAfter)
+    assert isinstance(policy.on_exited(Ended(ExitClass.SIGNAL), 1700), StartAfter)
 
 
 def test_a_good_spell_forgives() -> None:
@@ -61,7 +64,7 @@ def test_a_good_spell_forgives() -> None:
     policy.on_ready(10)
     for _ in range(20):
         policy.on_request_finished()
-    assert policy.on_exited(ExitClass.SIGNAL, 611) == StartAfter(0.0)
+    assert policy.on_exited(Ended(ExitClass.SIGNAL), 611) == StartAfter(0.0)
 
 
 def test_time_alone_or_requests_alone_forgive_nothing() -> None:
@@ -72,18 +75,55 @@ def test_time_alone_or_requests_alone_forgive_nothing() -> None:
         policy.on_ready(1)
         for _ in range(served):
             policy.on_request_finished()
-        assert policy.on_exited(ExitClass.SIGNAL, 1 + ready_s) == StartAfter(1.0)
+        assert policy.on_exited(Ended(ExitClass.SIGNAL), 1 + ready_s) == StartAfter(1.0)
 
 
-def test_kills_from_outside_do_not_lead_to_hold() -> None:
+def test_kills_from_outside_are_followed_by_a_start_at_once_however_many() -> None:
     policy = RestartPolicy(lambda: 1.0)
-    decisions = [crash(policy, t, ExitClass.EXTERNAL) for t in range(10)]
-    assert all(isinstance(d, StartAfter) for d in decisions)
+    assert [crash(policy, t, ExitClass.EXTERNAL) for t in range(100)] == [StartAfter(0.0)] * 100
+    assert crash(policy, 100) == StartAfter(0.0)
+
+
+def test_kills_from_outside_before_ready_are_slowed_down() -> None:
+    policy = RestartPolicy(lambda: 1.0)
+    delays = []
+    for t in range(7):
+        policy.on_started(t)
+        delays.append(policy.on_exited(Ended(ExitClass.EXTERNAL), t))
+    assert delays == [StartAfter(d) for d in (0, 1, 2, 4, 8, 16, 30)]
+    assert crash(policy, 8, ExitClass.EXTERNAL) == StartAfter(0.0)
+
+
+def test_three_crashes_of_one_signature_are_enough() -> None:
+    policy = RestartPolicy(lambda: 1.0)
+    decisions = []
+    for t in (0, 10, 20):
+        policy.on_started(t)
+        policy.on_ready(t)
+        decisions.append(policy.on_exited(Ended(ExitClass.SIGNAL, "s"), t))
+    assert decisions == [
+        StartAfter(0.0),
+        StartAfter(1.0),
+        Hold(HOLD_RETRY_S, "3 crashes of one signature within 10 minutes"),
+    ]
+
+
+def test_engine_that_can_never_start_is_started_at_most_eight_times_in_the_first_hour() -> None:
+    policy = RestartPolicy(lambda: 0.5)
+    now, starts = 0.0, 0
+    while now < STARTS_WINDOW_S:
+        starts += 1
+        policy.on_started(now)
+        decision = policy.on_exited(Ended(ExitClass.SIGNAL, "s"), now + 1)
+        assert isinstance(decision, StartAfter | Hold)
+        now += 1 + decision.delay_s
+    assert 5 <= starts <= UNREADY_STARTS_MAX
 
 
 def took_mode_out(policy: RestartPolicy, now: float) -> object:
     policy.on_started(now)
-    return policy.on_exited(ExitClass.SIGNAL, now, took_mode_out=True)
+    policy.on_ready(now)
+    return policy.on_exited(Ended(ExitClass.SIGNAL, took_mode_out=True), now)
 
 
 def test_crashes_that_take_a_mode_out_restart_at_once_and_count_for_nothing() -> None:
@@ -124,13 +164,14 @@ def test_never_more_than_twelve_starts_an_hour(
     policy = RestartPolicy(lambda: 0.5)
     now, starts = 0.0, []
     for how, lived_s, served in lives:
-        starts.append(now)
+        if how is not ExitClass.EXTERNAL:
+            starts.append(now)
         policy.on_started(now)
         policy.on_ready(now)
         for _ in range(served):
             policy.on_request_finished()
         now += lived_s
-        decision = policy.on_exited(how, now)
+        decision = policy.on_exited(Ended(how, "s"), now)
         assert isinstance(decision, StartAfter | Hold)
         now += decision.delay_s
         assert decision.delay_s >= 0

@@ -1,9 +1,7 @@
 """One engine from launch to known exit: process, pipes, handshake, timers.
 
-`run` returns the exit; it never raises for anything the engine does. The timers judge what
-`pulse.py` measures: no PROGRESS while loading; a beacon that stands still while a mode is proven;
-no PONG, or a step that does not end, while running.
-A stopped process (SIGSTOP, debugger) is reported and left alone.
+`run` returns the exit; it never raises for anything the engine does. Whether it hangs is watched by
+`watch.py`. The exit is told once nothing is left of the process and of what it may have started.
 """
 
 from __future__ import annotations
@@ -16,9 +14,10 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from strata_protocol.beacon import BeaconView
 from strata_protocol.codec import ToSupervisorMessage
 from strata_protocol.errors import FaultCode, ProtocolFault
@@ -45,7 +44,7 @@ from strata_protocol.messages import (
     Tokens,
 )
 
-from strata.engines import stale
+from strata.engines import stale, strays
 from strata.engines.blame import is_proving
 from strata.engines.client import EngineClient
 from strata.engines.engine_log import EngineLog
@@ -68,27 +67,14 @@ from strata.engines.handshake import (
     SendPlan,
     Wanted,
 )
+from strata.engines.hang import Report
 from strata.engines.port import ENGINE_DRAINING, EngineListener, EngineReady
 from strata.engines.process import EngineProcess, Launch, launch
-from strata.engines.pulse import Pulse
 from strata.engines.quarantine import TRIAL_WAIT_S
+from strata.engines.restart_store import Clocks
+from strata.engines.watch import EngineWatch, Patience
 
 log = logging.getLogger("strata.engine")
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long which silence is borne, in seconds."""
-
-    ping_s: float = 2.0  # between PINGs
-    silence_s: float = 30.0  # no message at all while running: a hang
-    step_s: float = 30.0  # one step, while PONGs say that it still runs: a hang
-    stall_s: float = 30.0  # no PROGRESS while loading; the handshake's own, where shorter, wins
-    probe_s: float = 10.0  # neither beacon nor PROGRESS moves while a mode is proven: a hang
-    reap_s: float = 0.5  # from the event pipe's end to the exit
-    refuse_s: float = 3.0  # from REFUSE to the exit
-    drain_s: float = 5.0  # from DRAIN to the exit
-    term_s: float = 3.0  # from SIGTERM to SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +84,10 @@ class EngineSetup:
     launch: Launch
     wanted: Wanted
     run_dir: Path
-    patience: Patience = Patience()
+    patience: Patience = field(default_factory=Patience)
     quarantine_trial_s: float = TRIAL_WAIT_S
     clock: Callable[[], float] = time.time  # of the quarantine's records
+    clocks: Clocks = field(default_factory=Clocks)  # of the restart policy
 
 
 class Epoch:
@@ -112,11 +99,14 @@ class Epoch:
         setup: EngineSetup,
         listener: EngineListener,
         on_changed: Callable[[], None],
+        on_report: Callable[[str, str], None],
     ) -> None:
+        """`on_report` takes code and sentence of what is odd about the engine."""
         self.number = number
         self.handshake = Handshake(setup.wanted, number)
         self.output = EngineLog(setup.run_dir, number)
         self.is_stopped = False  # by SIGSTOP or a debugger, as seen when it was silent too long
+        self.in_flight = 0  # requests sent to it that are not done
         self.is_draining = False  # told to end, by us or from outside: it refused a request
         self.served = 0  # requests that finished without an error
         self.refused: Refused | None = None
@@ -125,15 +115,16 @@ class Epoch:
         self._patience = setup.patience
         self._listener = listener
         self._on_changed = on_changed
+        self._on_report = on_report
         self._client = EngineClient(self)
         self.frames = self._client.frames
         self._loop = asyncio.get_running_loop()
-        # A late PONG is normal on a busy machine, three missing ones in a row are a gap.
-        self._pulse = Pulse(3 * setup.patience.ping_s, self._loop.time())
         self._beacon: EpochBeacon | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._watch = EngineWatch(setup.patience, self, None, self._loop.time)
+        self._reap_timer: asyncio.TimerHandle | None = None
         self._nonce = 0
         self._fault: str | None = None
+        self._hang = ""  # what is wrong with an engine that is being asked or ended for a hang
         self._dying: Dying | None = None
         self._stop_requested = asyncio.Event()
         self._connected = asyncio.Event()
@@ -142,6 +133,7 @@ class Epoch:
 
     async def run(self) -> EngineExit:
         self._beacon = await asyncio.to_thread(EpochBeacon.make, self._setup.run_dir, self.number)
+        self._watch = EngineWatch(self._patience, self, self._beacon, self._loop.time)
         try:
             return await self._run()
         finally:
@@ -152,8 +144,9 @@ class Epoch:
         if self._stop_requested.is_set():
             return EngineExit(self.number, 0, ExitClass.STOP, "was not started", "launch", 0.0)
         beacon_fd = None if self._beacon is None else self._beacon.fd
+        run_dir = self._setup.run_dir
         try:
-            process = launch(self._setup.launch, beacon_fd)
+            process = launch(self._setup.launch, beacon_fd, run_dir)
         except OSError as error:
             return self._launch_failed(error)
         self.process = process
@@ -164,8 +157,12 @@ class Epoch:
             process.signal(signal.SIGKILL, Intent.STOP)
             raise
         finally:
-            self._disarm()
+            if self._reap_timer is not None:
+                self._reap_timer.cancel()
             self._client.close()
+        left = await asyncio.to_thread(_end_rest, run_dir, process.pid)
+        if left:
+            log.warning("ended what the engine had started and left: %s", left)
         await self._forget_record()
         return self._exit(process, returncode)
 
@@ -181,10 +178,12 @@ class Epoch:
                 stopper = tasks.create_task(self._end_when_asked(process))
                 await self._client.connect(process.command_fd, process.event_fd)
                 self._connected.set()
-                self._arm(self._load_tick_s())
+                self._expect_next()
+                watcher = tasks.create_task(self._watch.run(process))
                 self._on_changed()
                 returncode = await process.wait()
                 stopper.cancel()
+                watcher.cancel()
                 # What it said before it died still counts; the pipes end with the process.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._patience.reap_s):
@@ -242,6 +241,7 @@ class Epoch:
 
     def send(self, message: Submit | Resume | Cancel | Credit) -> None:
         self._client.send(message)
+        self.in_flight += isinstance(message, Submit | Resume)
 
     def fault(self, text: str) -> None:
         """Implements `EnginePort`: ends the engine, which then counts as a protocol crash."""
@@ -255,12 +255,13 @@ class Epoch:
     def on_message(self, message: ToSupervisorMessage) -> None:
         if self._fault is not None or self.refused is not None:
             return
-        self._pulse.on_message(message, self._loop.time())
+        self._watch.hang.on_message(message, self._loop.time())
         self.is_stopped = False
         match message:
             case Tokens() | PromptLogprobs() | Stats():
                 self._listener.on_message(message)
             case Done():
+                self.in_flight -= 1
                 self.served += message.reason is not FinishReason.ERROR
                 self._listener.on_message(message)
                 if message.code == ENGINE_DRAINING and not self.is_draining:
@@ -268,7 +269,7 @@ class Epoch:
                     log.warning("the engine was told to end and takes no new requests")
                     self._on_changed()
             case Pong():
-                pass  # the pulse has it
+                pass  # the watch has it
             case Dying():
                 self._dying = message
                 log.error("the engine is dying: %s: %s", message.code, message.text)
@@ -283,7 +284,8 @@ class Epoch:
 
     def on_end(self) -> None:
         if self.process is not None and self.process.returncode is None:
-            self._arm(self._patience.reap_s, is_reaping=True)
+            text = "it closed its event pipe and did not end"
+            self._reap_timer = self._loop.call_later(self._patience.reap_s, self.fault, text)
 
     def on_writable(self, is_writable: bool) -> None:
         if self.handshake.ready is not None:
@@ -305,14 +307,13 @@ class Epoch:
                 case Broken(text):
                     self.fault(text)
         if self.handshake.ready is None:
-            self._arm(self._load_tick_s())
+            self._expect_next()
         self._on_changed()
 
     def _on_ready(self, ready: Ready) -> None:
         caps = self.handshake.caps
         if caps is None:
             raise RuntimeError("READY before CAPS passed the peer")
-        self._arm(self._patience.ping_s)
         self._on_changed()
         rows = self.handshake.rows
         self._listener.on_ready(EngineReady(caps.model, ready, rows, caps.features), self)
@@ -323,74 +324,46 @@ class Epoch:
             self.process.intent = Intent.REFUSED
         self._stop_requested.set()
 
-    # --- silence
+    def _expect_next(self) -> None:
+        stall_s = min(self._patience.stall_s, self.handshake.stall_s)
+        self._watch.hang.wait_for(self.handshake.waits_for, stall_s)
 
-    def _stall_s(self) -> float:
-        return min(self._patience.stall_s, self.handshake.stall_s)
+    # --- WatchHost
 
-    def _load_tick_s(self) -> float:
-        """Until the next look at an engine that loads: a beacon has to be looked at."""
-        stall_s = self._stall_s()
-        return stall_s if self._beacon is None else min(self._patience.ping_s, stall_s)
+    @property
+    def is_running(self) -> bool:
+        """Implements `WatchHost`."""
+        return self.handshake.ready is not None
+
+    def ping(self) -> None:
+        self._nonce += 1
+        self._client.send(Ping(nonce=self._nonce))
+
+    def on_report(self, report: Report) -> None:
+        log.warning("the engine: %s", report.text)
+        self.is_stopped = report.code == "hang.stopped"
+        self._on_report(report.code, f"The engine is left alone: {report.text}.")
+        self._on_changed()
+
+    def on_hang(self, text: str) -> None:
+        self._hang = text
+        if self.process is not None and self.process.intent is None:
+            self.process.intent = Intent.HANG
+        view = self._read_beacon()
+        doing = "" if view is None else f", {beacon_text(view)}"
+        log.error("the engine hangs: %s%s; ending it", text, doing)
+        self._on_report("hang.ended", f"The engine hangs and is ended: {text}{doing}.")
+
+    def on_went_on(self) -> None:
+        self._hang = ""
+        if self.process is not None and self.process.intent is Intent.HANG:
+            is_stopping = self._stop_requested.is_set()
+            self.process.intent = Intent.STOP if is_stopping else None
+        log.warning("the engine moves again; it is left alone")
+        self._on_report("hang.went_on", "The engine moves again and is left alone.")
 
     def _read_beacon(self) -> BeaconView | None:
         return None if self._beacon is None else self._beacon.read()
-
-    def _arm(self, after_s: float, *, is_reaping: bool = False) -> None:
-        self._disarm()
-        due_s = self._loop.time() + after_s
-        self._timer = self._loop.call_at(due_s, self._on_timer, due_s, is_reaping)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _on_timer(self, due_s: float, is_reaping: bool) -> None:
-        process = self.process
-        if process is None or process.returncode is not None:
-            return
-        now = self._loop.time()
-        if is_reaping:
-            self.fault("it closed its event pipe and did not end")
-            return
-        if now - due_s > 1.0:
-            self._pulse.restart(now)  # we were late ourselves, so silence proves nothing
-        is_running = self.handshake.ready is not None
-        limit_s = self._patience.silence_s if is_running else self._stall_s()
-        hang = self._hang(now, limit_s, is_running=is_running)
-        if hang:
-            if not _is_stopped(process.pid):
-                self._fault = hang
-                log.error("the engine hangs: %s; ending it", hang)
-                process.signal(signal.SIGKILL, Intent.HANG)
-                return
-            log.warning("the engine is stopped (SIGSTOP or a debugger); waiting for it")
-            self._pulse.restart(now)
-            self.is_stopped = True
-            self._on_changed()
-        if is_running:
-            self._nonce += 1
-            self._client.send(Ping(nonce=self._nonce))
-        self._arm(self._patience.ping_s if is_running else self._load_tick_s())
-
-    def _hang(self, now: float, limit_s: float, *, is_running: bool) -> str:
-        """What is wrong, where something is; else empty."""
-        pulse = self._pulse
-        view = None if is_running else self._read_beacon()
-        if view is not None:
-            pulse.on_beacon(view, now)
-        silent_s, stuck_s = pulse.silent_s(now), pulse.stuck_s(now)
-        if view is not None and view.phase == "probe":
-            if stuck_s < self._patience.probe_s * 0.999:
-                return ""
-            return f"no movement for {stuck_s:.1f} s while mode {view.mode} was proven"
-        if silent_s >= limit_s * 0.999:
-            what = "message" if is_running else self.handshake.waits_for
-            return f"no {what} for {silent_s:.1f} s"
-        if is_running and stuck_s >= self._patience.step_s:
-            return f"step {pulse.step} has not ended for {stuck_s:.1f} s"
-        return ""
 
     # --- exit
 
@@ -404,6 +377,9 @@ class Epoch:
 
     def _exit(self, process: EngineProcess, returncode: int) -> EngineExit:
         view = self._read_beacon()
+        crash = view.crash if view is not None else None
+        if view is not None and crash is not None and crash.sender_pid == os.getpid():
+            view = msgspec.structs.replace(view, crash=None)  # our own SIGABRT: `dump` says where
         exit_class = classify(
             returncode, process.intent, was_oom_kill=process.was_oom_kill, beacon=view
         )
@@ -416,8 +392,8 @@ class Epoch:
         text = f"{status_text(returncode)} {when}"
         if exit_class is ExitClass.OOM:
             text += ", for lack of memory"
-        if self._fault is not None:
-            text = f"ended by us: {self._fault} ({when})"
+        if self._fault is not None or (self._hang and exit_class is ExitClass.HANG):
+            text = f"ended by us: {self._fault or self._hang} ({when})"
         elif self._dying is not None:
             text += f": {self._dying.code}: {self._dying.text}"
         elif exit_class is ExitClass.REFUSE and self.refused is None:
@@ -437,10 +413,7 @@ class Epoch:
         )
 
 
-def _is_stopped(pid: int) -> bool:
-    """Whether the process is stopped by a signal or a tracer."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return False
-    return state in ("T", "t")
+def _end_rest(run_dir: Path, group: int) -> list[int]:
+    """What the engine may have started, in its group or out of it."""
+    strays.reap_group(group)
+    return strays.end_strays(run_dir)

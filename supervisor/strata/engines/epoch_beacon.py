@@ -6,13 +6,17 @@ A full disk or a run directory that is gone costs the beacon, not the service.
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import re
+import struct
 from pathlib import Path
 
 from strata_protocol import beacon
 from strata_protocol.beacon import BeaconView
-from strata_protocol.beacon_layout import PAGE_BYTES
+from strata_protocol.beacon_layout import MAGIC, PAGE, PAGE_BYTES, PHASES, RECORD_WHOLE
+
+from strata.engines.hang import Glance
 
 FILES_KEPT = 5
 
@@ -30,6 +34,7 @@ class EpochBeacon:
     def __init__(self, file: beacon.BeaconFile) -> None:
         self.fd = file.fd
         self.path = file.path
+        self._map = mmap.mmap(file.fd, PAGE_BYTES, access=mmap.ACCESS_READ)
 
     @classmethod
     def make(cls, run_dir: Path, epoch: int) -> EpochBeacon | None:
@@ -54,7 +59,12 @@ class EpochBeacon:
             file.close()
             path.unlink(missing_ok=True)
             return None
-        return cls(file)
+        try:
+            return cls(file)
+        except OSError as error:
+            _warn(path, error)
+            file.close()
+            return None
 
     def read(self) -> BeaconView | None:
         """What it says now, from the descriptor, so that a removed file can be read too; None
@@ -66,8 +76,27 @@ class EpochBeacon:
             return None
         return view
 
+    def glance(self) -> Glance | None:
+        """Whether and where it moves: microseconds, for every look at a running engine. None before
+        the engine has begun to write. Words that are written meanwhile are a movement too."""
+        if self._number("<Q", "magic") != MAGIC:
+            return None
+        phase = self._number("<I", "phase")
+        name = PHASES[phase] if phase < len(PHASES) else f"unknown ({phase})"
+        words = [self._number("<Q", field) for field in ("moved_ns", "position", "step")]
+        return Glance(name, tuple(words))
+
+    def has_dump(self) -> bool:
+        """Whether the compute thread has answered SIGUSR2."""
+        return self._number("<I", "dump") == RECORD_WHOLE  # the record begins with its state
+
     def close(self) -> None:
+        self._map.close()
         os.close(self.fd)
+
+    def _number(self, code: str, name: str) -> int:
+        value: int = struct.unpack_from(code, self._map, PAGE.offsets[name])[0]
+        return value
 
 
 def _warn(path: Path, error: OSError) -> None:

@@ -33,6 +33,10 @@ STALL_S = 30.0
 HandshakeMessage = Hello | Caps | Progress | Probe | Ready | Refuse
 
 
+def top_rung(_: Choice) -> tuple[int, str]:
+    return 0, ""
+
+
 def nothing_quarantined(_: Hello) -> Sequence[QuarantineRecord]:
     return ()
 
@@ -40,7 +44,8 @@ def nothing_quarantined(_: Hello) -> Sequence[QuarantineRecord]:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What each epoch is offered. `quarantine` is asked at HELLO, which names build and device,
-    for the records of the modes that must not be offered."""
+    for the records of the modes that must not be offered; `rung` at CAPS, for the rung that is to
+    run and the sentence why it is not the first."""
 
     run_id: str
     model: str
@@ -49,6 +54,7 @@ class Wanted:
     is_strict: bool
     without_kernels: Sequence[str] = ()
     quarantine: Callable[[Hello], Sequence[QuarantineRecord]] = nothing_quarantined
+    rung: Callable[[Choice], tuple[int, str]] = top_rung
 
     @property
     def policy(self) -> Policy:
@@ -177,7 +183,9 @@ class Handshake:
         )
         if choice.plan is None or choice.refusals:
             return [_refused(choice)]
-        return [SendPlan(Plan(plan=choice.plan, rung=choice.ladder[0].name))]
+        choice = self.choice = choice.on_rung(*wanted.rung(choice))
+        rung = choice.ladder[choice.rung]
+        return [SendPlan(Plan(plan=rung.plan, rung=rung.name))]
 
     def _on_ready(self, ready: Ready) -> list[HandshakeEffect]:
         if self.choice is None:

@@ -21,8 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strata.engines.exits import Intent
+from strata.errors import EngineStuckError
 
 PIPE_BYTES = 1 << 20
+RUN_DIR_MARK = "STRATA_RUN_DIR"  # in the environment of the engine and of all it starts
 TERM_WAIT_S = 3.0
 KILL_WAIT_S = 10.0
 
@@ -69,6 +71,12 @@ class EngineProcess:
         """The exit status; negative is a signal. Safe to cancel."""
         return await asyncio.shield(self._exited)
 
+    def signal_leader(self, number: signal.Signals) -> None:
+        """To the engine alone; what it means to us is set in `intent` beforehand."""
+        if not self._exited.done():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, number)
+
     def signal(self, number: signal.Signals, intent: Intent) -> None:
         """Sends a signal to the engine's whole group. The first intent is the one that counts."""
         if self._exited.done():
@@ -79,7 +87,8 @@ class EngineProcess:
             os.killpg(self.pid, number)
 
     async def end(self, intent: Intent, *, grace_s: float = TERM_WAIT_S) -> int:
-        """SIGTERM, then SIGKILL after `grace_s`; with no grace SIGKILL at once."""
+        """SIGTERM, then SIGKILL after `grace_s`; with no grace SIGKILL at once. Raises
+        EngineStuckError where not even that ends it."""
         if self.intent is None:
             self.intent = intent
         if grace_s > 0:
@@ -88,8 +97,13 @@ class EngineProcess:
                 async with asyncio.timeout(grace_s):
                     return await self.wait()
         self.signal(signal.SIGKILL, intent)
-        async with asyncio.timeout(KILL_WAIT_S):
-            return await self.wait()
+        try:
+            async with asyncio.timeout(KILL_WAIT_S):
+                return await self.wait()
+        except TimeoutError:
+            raise EngineStuckError(
+                f"the engine {self.pid} does not end after SIGKILL: it waits in the kernel"
+            ) from None
 
     def _watch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -120,9 +134,11 @@ class EngineProcess:
             self._exited.set_result(self._popen.wait())
 
 
-def launch(spec: Launch, beacon_fd: int | None = None) -> EngineProcess:
-    """Starts the engine; `beacon_fd` stays ours. Raises OSError where the executable cannot be
-    started.
+def launch(
+    spec: Launch, beacon_fd: int | None = None, run_dir: Path | None = None
+) -> EngineProcess:
+    """Starts the engine; `beacon_fd` stays ours. `run_dir` marks it and all that it may start as
+    that directory's (strays.py). Raises OSError where the executable cannot be started.
 
     Must be called on the main thread: the engine asks the kernel to end it together with the
     *thread* that started it.
@@ -144,7 +160,11 @@ def launch(spec: Launch, beacon_fd: int | None = None) -> EngineProcess:
             stderr=log_write,
             pass_fds=passed,
             start_new_session=True,
-            env={**os.environ, "STRATA_PPID": str(os.getpid())},
+            env={
+                **os.environ,
+                "STRATA_PPID": str(os.getpid()),
+                **({} if run_dir is None else {RUN_DIR_MARK: str(run_dir)}),
+            },
         )
     except BaseException:
         for fd in (command_write, event_read, log_read):

@@ -8,7 +8,6 @@ message that only the compute thread sends.
 
 from __future__ import annotations
 
-from strata_protocol.beacon import BeaconView
 from strata_protocol.codec import ToSupervisorMessage
 from strata_protocol.messages import Pong
 
@@ -22,7 +21,6 @@ class Pulse:
         self._heard_s = now
         self._moved_s = now
         self.step = 0  # the counter of the last PONG
-        self._beacon: object = None  # what it said last
 
     def restart(self, now: float) -> None:
         """The time up to now proves nothing: we were late, or the process was stopped."""
@@ -38,13 +36,9 @@ class Pulse:
             self._moved_s = now
         self.step = message.step
 
-    def on_beacon(self, view: BeaconView, now: float) -> None:
-        """The beacon as of now; it stands for the compute thread, which alone moves it."""
-        place = (view.phase, view.mode, view.step, view.kernel, view.op, view.layer)
-        said = (view.moved_ns, place)  # the time is not written with each launch
-        if said != self._beacon:
-            self._beacon = said
-            self._moved_s = now
+    def moved(self, now: float) -> None:
+        """The compute thread goes on, as something else than a message shows."""
+        self._moved_s = now
 
     def silent_s(self, now: float) -> float:
         """Since the last message of any kind."""

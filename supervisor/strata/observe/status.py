@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 from strata_protocol.messages import MemoryPart, Reason
 
+from strata.engines.decision_log import Entry
 from strata.engines.modes import ModeRow
 from strata.engines.quarantine import QuarantineRow
+from strata.engines.restart_memory import RestartView
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +61,8 @@ class RestartStatus(Record, frozen=True):
     last: LastExit | None = None
     next_start_s: float | None = None  # seconds until the next start, where one is due
     boot_attempts: int = 0  # starts that ended while a mode was being proven
+    policy: RestartView = RestartView()  # rung, window and ceiling
+    decisions: list[Entry] = []  # the newest, oldest first
 
 
 class LoadStatus(Record, frozen=True):

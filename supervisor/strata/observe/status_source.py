@@ -78,6 +78,8 @@ class StatusSource:
                 starts=view.starts,
                 crashes=view.crashes,
                 boot_attempts=view.boot_attempts,
+                policy=self._owner.restarts(),
+                decisions=view.decisions.entries(),
                 last=None
                 if last is None
                 else LastExit(

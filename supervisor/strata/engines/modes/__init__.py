@@ -4,7 +4,7 @@ from strata.engines.modes.axes import AXES, MODE_KEYS, wanted_modes
 from strata.engines.modes.checklist import MissingKernel, missing_kernels
 from strata.engines.modes.choice import Choice, choose
 from strata.engines.modes.device_rows import usable_bytes
-from strata.engines.modes.ladder import Rung
+from strata.engines.modes.ladder import Rung, is_lower_on, is_plainer
 from strata.engines.modes.offered import Policy
 from strata.engines.modes.quarantined import QUARANTINED, Quarantined
 from strata.engines.modes.rows import (
@@ -30,6 +30,8 @@ __all__ = [
     "Rung",
     "bytes_text",
     "choose",
+    "is_lower_on",
+    "is_plainer",
     "missing_kernels",
     "refusal_lines",
     "row_text",

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import msgspec
 from strata_protocol.messages import (
     Configuration,
     DeviceFacts,
@@ -19,12 +20,14 @@ from strata_protocol.messages import (
     WantedModes,
 )
 
-from strata.engines.modes.axes import AXES
+from strata.engines.modes.axes import AXES, AXIS
 from strata.engines.modes.because import build_rows, why_nothing
 from strata.engines.modes.ladder import Rung, build_ladder, rung_name
 from strata.engines.modes.offered import Offered, Policy
 from strata.engines.modes.quarantined import Quarantined
 from strata.engines.modes.rows import ModeRow, refusal_lines, refusal_reasons
+
+STEPPED_DOWN = "mode.stepped_down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class Choice:
     ladder: tuple[Rung, ...] = ()  # what runs, then plainer and plainer configurations
     refusals: tuple[Reason, ...] = ()
     refusal_lines: tuple[str, ...] = ()  # the refusals for people
+    rung: int = 0  # index in the ladder of what runs
+    stepped_down: str = ""  # why it is not the first
 
     @property
     def plan(self) -> ModePlan | None:
@@ -48,7 +53,29 @@ class Choice:
         if self.configuration is None:
             return self
         rows = build_rows(self.offered, self.configuration, plan, probes)
-        return _judged(self.offered, self.configuration, rows, self.ladder)
+        rows = tuple(self._with_step(row) for row in rows)
+        judged = _judged(self.offered, self.configuration, rows, self.ladder)
+        return replace(judged, rung=self.rung, stepped_down=self.stepped_down)
+
+    def on_rung(self, index: int, why: str) -> Choice:
+        """The same with a lower rung of the ladder in place of the first; `why` is a sentence."""
+        if index == 0 or self.configuration is None:
+            return self
+        plan = self.ladder[index].plan
+        configuration = next(c for c in self.offered.configurations if c.plan == plan)
+        lower = replace(self, configuration=configuration, rung=index, stepped_down=why)
+        return lower.running(plan, ())
+
+    def _with_step(self, row: ModeRow) -> ModeRow:
+        """A row that runs with less because of the rung says so, and nothing else."""
+        axis = AXIS.get(row.name)
+        if not self.rung or self.configuration is None or axis is None:
+            return row
+        top, plan = self.ladder[0].plan, self.configuration.plan
+        if self.offered.loss(axis, plan) <= self.offered.loss(axis, top):
+            return row
+        reason = Reason(code=STEPPED_DOWN, text=self.stepped_down)
+        return msgspec.structs.replace(row, because=[reason])
 
 
 def choose(

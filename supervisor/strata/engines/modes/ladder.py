@@ -27,6 +27,12 @@ def is_plainer(plan: ModePlan, than: ModePlan) -> bool:
     return all(_richness(axis, plan) <= _richness(axis, than) for axis in AXES if not axis.is_size)
 
 
+def is_lower_on(name: str, plan: ModePlan, than: ModePlan) -> bool:
+    """Whether `plan` has less on the axis of that name; False where there is no such axis."""
+    axis = AXIS.get(name)
+    return axis is not None and _is_lower(axis, plan, than)
+
+
 def build_ladder(
     top: str, chosen: ModePlan, candidates: Sequence[Configuration]
 ) -> tuple[Rung, ...]:

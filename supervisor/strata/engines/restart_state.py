@@ -1,0 +1,69 @@
+"""What the restart policy remembers: of one place (build, model file, wanted modes), on one clock.
+
+Plain data, so that it can be written to disk as it is; `restart_store.py` does that.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from strata_protocol.messages import ModePlan
+
+from strata.engines.rungs import Limit
+
+FALLS_MAX = 16
+
+
+class StartNote(msgspec.Struct, frozen=True, kw_only=True):
+    at: float
+    became_ready: bool = False
+
+
+class CrashNote(msgspec.Struct, frozen=True, kw_only=True):
+    at: float
+    signature: str
+    was_ready: bool
+
+
+class Fall(msgspec.Struct, frozen=True, kw_only=True):
+    """A step down: the rung that was left and what brought it down."""
+
+    at: float
+    plan: ModePlan
+    signature: str
+    was_ready: bool
+
+
+class RestartState(msgspec.Struct, kw_only=True):
+    """All times: seconds of one clock that goes on while the machine sleeps."""
+
+    place: str = ""
+    starts: list[StartNote] = []  # that count, of the last hour
+    crashes: list[CrashNote] = []  # on the present rung, of the last window
+    attempts: int = 0  # restarts since the last good spell
+    outside: int = 0  # ends from outside before READY, in a row
+    limit: Limit | None = None  # what may run at most; None: all that was chosen
+    rung: str = ""  # name of the one that ran last
+    why: str = ""  # sentence: why it is below the top
+    falls: list[Fall] = []
+    pin: Limit | None = None  # steps up end here
+    is_held: bool = False
+    holds: int = 0  # in a row, of starts that did not become ready
+    held_why: str = ""
+    clean_s: float = (
+        0.0  # ready without a crash since the last step or crash, the present life aside
+    )
+    stepped: float | None = None  # last step up or down
+    next_start: float | None = None  # where one is due
+
+
+def moved(state: RestartState, by_s: float) -> RestartState:
+    """The same with all times later by `by_s`: on another clock."""
+    replace = msgspec.structs.replace
+    return replace(
+        state,
+        starts=[replace(s, at=s.at + by_s) for s in state.starts],
+        crashes=[replace(c, at=c.at + by_s) for c in state.crashes],
+        falls=[replace(f, at=f.at + by_s) for f in state.falls],
+        stepped=None if state.stepped is None else state.stepped + by_s,
+        next_start=None if state.next_start is None else state.next_start + by_s,
+    )

@@ -1,0 +1,110 @@
+"""Processes that an engine has started and left behind, and engines that a killed supervisor left.
+
+They are known by the run directory in the environment that they inherited, never by name: while we
+hold that directory's lock and run no engine, whoever carries it is left over. The process is held
+by a descriptor while its environment is read, so that no other one of its number is ended. Linux
+only; elsewhere the process group and the record (stale.py) are all there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import select
+import signal
+import time
+from pathlib import Path
+
+from strata.engines.process import RUN_DIR_MARK
+
+END_WAIT_S = 5.0
+REAP_WAIT_S = 1.0
+REAP_LOOK_S = 0.01
+_PR_SET_CHILD_SUBREAPER = 36
+
+log = logging.getLogger("strata.engine")
+
+
+def adopt_orphans() -> bool:
+    """Orphans among our descendants become our children from now on, so that their end is seen.
+    Returns whether the system can do that."""
+    try:
+        return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def end_strays(run_dir: Path) -> list[int]:
+    """Kills what carries the run directory's mark and waits for it, up to END_WAIT_S. Returns the
+    processes that it ended. Call it while no engine of this run directory is to live."""
+    if not hasattr(os, "pidfd_open"):
+        return []
+    mark = f"{RUN_DIR_MARK}={run_dir}".encode()
+    found: dict[int, int] = {}
+    try:
+        for pid in _own_processes():
+            fd = _open_marked(pid, mark)
+            if fd is not None:
+                found[pid] = fd
+        for fd in found.values():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        _wait(list(found.values()))
+    finally:
+        for fd in found.values():
+            os.close(fd)
+    for pid in found:
+        with contextlib.suppress(ChildProcessError):  # not ours, or not an orphan
+            os.waitpid(pid, os.WNOHANG)
+    return sorted(found)
+
+
+def reap_group(group: int) -> None:
+    """Takes the exit of those of an ended engine's group that became our children. They have been
+    killed; the engine itself must have been waited for."""
+    until = time.monotonic() + REAP_WAIT_S
+    with contextlib.suppress(ChildProcessError):  # none is left
+        while time.monotonic() < until:
+            pid, _ = os.waitpid(-group, os.WNOHANG)
+            if pid == 0:
+                time.sleep(REAP_LOOK_S)
+
+
+def _own_processes() -> list[int]:
+    uid, own = os.getuid(), os.getpid()
+    pids = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != own:
+            with contextlib.suppress(OSError):
+                if entry.stat().st_uid == uid:
+                    pids.append(int(entry.name))
+    return pids
+
+
+def _open_marked(pid: int, mark: bytes) -> int | None:
+    """A descriptor of the process where it carries the mark."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return fd
+    except OSError:
+        pass  # gone, or not ours to read
+    os.close(fd)
+    return None
+
+
+def _wait(fds: list[int]) -> None:
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    until = time.monotonic() + END_WAIT_S
+    waiting = set(fds)
+    while waiting and (left_s := until - time.monotonic()) > 0:
+        for fd, _ in poll.poll(left_s * 1000):
+            poll.unregister(fd)
+            waiting.discard(fd)
