@@ -8,23 +8,10 @@ single requests as HTTP clients see them are those of docs/http-api.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-
-@dataclass(frozen=True, slots=True)
-class ReasonCode:
-    """One code, or one family of codes: `config.<setting>`."""
-
-    code: str
-    meaning: str  # what is the case, as a sentence
-    action: str  # what the operator (or the client) can do, as a sentence
-
-    @property
-    def prefix(self) -> str:
-        """What every code of a family begins with; empty where this is a single code."""
-        return self.code[: self.code.index("<")] if "<" in self.code else ""
-
+from strata_protocol.decision_reasons import DECISIONS
+from strata_protocol.reason_code import ReasonCode
 
 _FILE: Final = "Get the file again or convert it again; compare its checksum with the source."
 _OTHER_MODEL: Final = "Use a model of an architecture that is supported; the text names them."
@@ -381,6 +368,7 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         "A sampling parameter is out of its range.",
         "Give a value of the range that the text states.",
     ),
+    *DECISIONS,
 )
 
 _SINGLE: Final = {entry.code: entry for entry in REASONS if not entry.prefix}

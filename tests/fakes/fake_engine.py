@@ -53,6 +53,7 @@ class Behaviour:
     silent_at: str = ""  # hello, caps, progress, probe:MODE, run: says nothing more from then on
     garbage_at: str = ""  # hello, run: bytes that are no frame
     stuck_at: str = ""  # submit, tokens: computes no further, but answers PING
+    wakes_on_dump: bool = False  # with stuck_at: goes on when SIGUSR2 comes
     close_at: str = ""  # run: closes the event pipe and stays
     refuse: list[dict[str, str]] = field(default_factory=list)
     features: list[str] = field(default_factory=lambda: [f.value for f in FIELDS])
@@ -132,6 +133,7 @@ class FakeEngine:
         self.step = self.gathered = 0
         self.prompt_total = self.output_total = 0
         self.is_draining = False
+        self.is_awake = False
 
     # --- pipes
 
@@ -176,12 +178,13 @@ class FakeEngine:
         if self.b.die_at == point:
             self.die()
 
-    def answer_pings(self) -> NoReturn:
+    def answer_pings(self) -> None:
         """What the reader thread does while the compute thread hangs in a step."""
-        while True:
+        while not self.is_awake:
             message = self.expect()
             if isinstance(message, m.Ping):
                 self.send(m.Pong(nonce=message.nonce, step=self.step, busy=True))
+        self.b.stuck_at = ""
 
     def says(self, **facts: Any) -> None:
         """What the beacon shows from now on."""
@@ -274,7 +277,10 @@ class FakeEngine:
         return self.serve()
 
     def on_dump(self, number: int, _frame: object) -> None:
+        self.is_awake = self.b.wakes_on_dump
         if self.beacon is not None:
+            if self.is_awake:
+                self.beacon.move()
             self.beacon.crash(number, frames=[0x30], kernel=self.b.kernel, slot="dump")
 
     def on_term(self, _number: int, _frame: object) -> None:

@@ -15,6 +15,7 @@ from tests.style.test_tidy import REPOSITORY, tracked
 
 CODE = re.compile(r"[a-z]+\.[a-z][a-z0-9_]*")
 LIST = "protocol/strata_protocol/reasons.py"
+LISTS = {LIST, "protocol/strata_protocol/decision_reasons.py"}
 # First parts of dotted texts that are no codes: keys of GGUF files, names of memory parts, of
 # control group files, of loggers, of OpenAI's objects.
 OTHER_FIRST = {
@@ -30,7 +31,7 @@ SOURCES = [
     name
     for name in tracked(".cpp", ".h", ".py")
     if name.startswith(("engine/", "protocol/cpp/", "protocol/strata_protocol/", "supervisor/"))
-    and name != LIST
+    and name not in LISTS
 ]
 
 

@@ -165,7 +165,9 @@ async def test_a_hold_is_what_was_decided(
         found = await until_written(rig, tmp_path / "run", 5)
     assert [b.meta.decision for b in found if b.meta] == ["hold", *["start"] * 4]
     assert [b.meta.epoch for b in found if b.meta] == [5, 4, 3, 2, 1]
-    assert "Held for 5m00s: 5 crashes within 10 minutes" in bundle_text(found[0], utc_now())
+    assert "Held for 5m00s: it ended on this rung as on the one above" in bundle_text(
+        found[0], utc_now()
+    )
     assert "held" in bundle_text(found[0], utc_now()).partition("What you can do")[2]
 
 

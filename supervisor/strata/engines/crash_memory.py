@@ -69,6 +69,12 @@ class CrashMemory:
         """All records, for people."""
         return self._quarantine.rows()
 
+    @property
+    def inputs(self) -> tuple[str, tuple[int, int]]:
+        """Hash of the executable, and size and time of change of the model file, as of the last
+        start."""
+        return self._build, self._stat
+
     async def on_start(self) -> None:
         """Before each start: looks at the files and takes over what others changed."""
         self._place = None

@@ -149,14 +149,13 @@ class HangWatch:
 
     def judge(self, now: float, vitals: Vitals) -> Verdict:
         """What it means that an engine is slow."""
-        problem = self._problem(now)
         is_short = self._is_short_of_memory(now, vitals)
+        if vitals.state in ("T", "t"):
+            self._restart_times(now)
+            return self._report("hang.stopped", "it is stopped by a signal or a debugger")
+        problem = self._problem(now)
         if not problem:
             return Fine()
-        if vitals.state in ("T", "t"):
-            told = self._report("hang.stopped", "it is stopped by a signal or a debugger")
-            self._restart_times(now)
-            return told
         if vitals.state == "D":
             return self._in_kernel(now, problem)
         self._kernel_since_s = None
@@ -193,7 +192,7 @@ class HangWatch:
 
     def _learn(self, now: float) -> None:
         """A spell without movement has ended: between the look before and this one."""
-        if not self._phase:
+        if not self._phase or self._is_doubled:
             return
         spell_s = max(self._last_look_s - self._still_since_s, 0.0)
         usual_s = self._usual_s.get(self._phase)

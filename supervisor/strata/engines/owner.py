@@ -118,7 +118,13 @@ class EngineOwner:
         self._was_ever_ready = False
         self._inputs = (model, setup.launch.executable)
         asked = setup.wanted
-        self._place = (asked.modes, sorted(asked.explicit), asked.is_strict, asked.without_kernels)
+        self._place = (
+            str(model),
+            asked.modes,
+            sorted(asked.explicit),
+            asked.is_strict,
+            asked.without_kernels,
+        )
         self._found: Fingerprints = ()  # of the inputs, before the last start read them
         self._ready_at_s: float | None = None  # loop time, of the engine that runs
         self._needed_bytes = 0  # memory that the last engine's plan needed
@@ -147,7 +153,7 @@ class EngineOwner:
             while not self._stop.is_set():
                 self._found = await asyncio.to_thread(_fingerprint, self._inputs)
                 await self._memory.on_start()
-                await self._restarts.on_place(self._found, self._place)
+                await self._restarts.on_place(self._memory.inputs, self._place)
                 if is_first:
                     is_first = False
                     await self._follow(self._restarts.first_start(), "that of an earlier run")

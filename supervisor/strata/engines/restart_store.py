@@ -107,11 +107,7 @@ class RestartStore:
     def _write(self, data: bytes) -> None:
         partial = self._path.with_name(FILE_NAME + ".new")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        try:
-            fd = os.open(partial, flags, 0o600)
-        except FileNotFoundError:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(partial, flags, 0o600)
+        fd = os.open(partial, flags, 0o600)
         with open(fd, "wb") as file:  # noqa: PTH123  the mode is that of os.open
             file.write(data + b"\n")
             file.flush()

@@ -78,6 +78,7 @@ class BundleMeta(msgspec.Struct, frozen=True, kw_only=True):
     decision: str = ""  # start, hold, stay_down
     delay_s: float = 0.0
     reason: str = ""  # of a hold
+    rung: str = ""  # that the service went down to
     plan: ModePlan | None = None
     wanted: WantedModes | None = None
     build: str = ""
@@ -199,6 +200,7 @@ def _meta(
         decision=_decision_name(decision),
         delay_s=decision.delay_s if isinstance(decision, StartAfter | Hold) else 0.0,
         reason=decision.reason if isinstance(decision, Hold) else "",
+        rung=_rung(decision),
         plan=crash.plan,
         wanted=crash.wanted,
         build=crash.hello.build if crash.hello else "",
@@ -230,6 +232,11 @@ def _ago(note: FrameNote, at_s: float) -> FrameNote:
 
 def _clean(view: BeaconView, redactor: Redactor) -> BeaconView:
     return msgspec.structs.replace(view, assert_text=redactor.clean(view.assert_text))
+
+
+def _rung(decision: Decision) -> str:
+    step = decision.step if isinstance(decision, StartAfter | Hold) else None
+    return "" if step is None else step.new
 
 
 def _output(crash: Crash, left_out: list[str]) -> tuple[str, str]:

@@ -50,6 +50,7 @@ def decision_text(found: Bundle) -> str:
     if meta is None:
         return ""
     without = f" without {', '.join(meta.taken_out)}" if meta.taken_out else ""
+    without += f" on rung {meta.rung}" if meta.rung else ""
     match meta.decision:
         case "start":
             when = f"after {meta.delay_s:.1f} s" if meta.delay_s else "at once"

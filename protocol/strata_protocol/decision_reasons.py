@@ -1,0 +1,74 @@
+"""The codes of the decision log: what the supervisor decided about the engine. Part of the list in
+`reasons.py`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from strata_protocol.reason_code import ReasonCode
+
+DECISIONS: Final[tuple[ReasonCode, ...]] = (
+    ReasonCode("engine.ready", "An engine is ready.", "Nothing."),
+    ReasonCode(
+        "hang.stopped",
+        "The engine is stopped by a signal or a debugger; it is left alone.",
+        "Let it go on (SIGCONT), or end it.",
+    ),
+    ReasonCode(
+        "hang.in_kernel",
+        "The engine waits in the kernel, for a disk or a device; no second one is started.",
+        "Look at disks, network file systems and devices in the system's log.",
+    ),
+    ReasonCode(
+        "hang.pressure",
+        "The machine is short of memory, so an engine that stands still gets twice the time.",
+        "Free memory, or give the engine less.",
+    ),
+    ReasonCode(
+        "hang.ended",
+        "The engine stood still for too long and is ended.",
+        "See `crashes` for what it was doing.",
+    ),
+    ReasonCode(
+        "hang.went_on",
+        "An engine that seemed to hang moved again when it was asked.",
+        "Nothing; if it happens often, look for what stops it.",
+    ),
+    ReasonCode("restart.at_once", "The engine starts again at once.", "Nothing."),
+    ReasonCode(
+        "restart.delayed",
+        "The engine starts again after a delay, which grows with each crash.",
+        "See `crashes`.",
+    ),
+    ReasonCode(
+        "restart.held",
+        "The engine has ended too often and is started again only now and then.",
+        "See `crashes`; ending and starting the service tries at once.",
+    ),
+    ReasonCode(
+        "restart.refused",
+        "The engine refuses the model or the configuration; no start changes that.",
+        "See the reasons in `status`.",
+    ),
+    ReasonCode(
+        "restart.stopped", "The service ends, and the engine is not started again.", "Nothing."
+    ),
+    ReasonCode(
+        "restart.stepped_down",
+        "The service went down its ladder of modes.",
+        "See `crashes`; it goes up again by itself.",
+    ),
+    ReasonCode(
+        "restart.stepped_up", "The service tries a higher rung of its ladder of modes.", "Nothing."
+    ),
+    ReasonCode(
+        "restart.makes_room",
+        "An idle engine is ended, so that the next one can try a higher rung.",
+        "Nothing.",
+    ),
+    ReasonCode(
+        "restart.forgotten",
+        "Build, model file or modes have changed, so former crashes no longer count.",
+        "Nothing.",
+    ),
+)
