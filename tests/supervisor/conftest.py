@@ -93,6 +93,7 @@ class Rig:
         await self.observer.until(
             lambda: self.owner.view.state is EngineState.READY and self.observer.starts >= starts
         )
+        await self.owner.saved()
 
     async def state(self, state: EngineState) -> None:
         await self.observer.until(lambda: self.owner.view.state is state)

@@ -336,6 +336,8 @@ class Epoch:
         return self.handshake.ready is not None
 
     def ping(self) -> None:
+        if self._client.ended.is_set():
+            return  # it could not answer
         self._nonce += 1
         self._client.send(Ping(nonce=self._nonce))
 

@@ -140,6 +140,10 @@ class EngineOwner:
         """The restart policy's counters."""
         return self._restarts.view
 
+    async def saved(self) -> None:
+        """Waits until nothing of what has happened so far is being written to disk."""
+        await asyncio.gather(*self._saves)
+
     def last_bundle(self) -> str:
         """Id of the crash bundle of the last exit; empty where there is none (yet)."""
         last = self.view.last_exit
@@ -164,7 +168,7 @@ class EngineOwner:
                 if not await self._carry_out(exited, took_mode_out):
                     break
         finally:
-            await asyncio.gather(*self._saves)
+            await self.saved()
             if self._stop.is_set():
                 await self._restarts.on_stopped()
             self._show(EngineState.STOPPED)
