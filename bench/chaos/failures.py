@@ -9,8 +9,8 @@ import os
 import signal
 from itertools import islice
 
-from strata.engines.epoch import Patience
 from strata.engines.exits import ExitClass
+from strata.engines.watch import Patience
 from strata.serving.request import Failed, Finished, RejectedError
 
 from bench.chaos.figure import Bench, Figure, milliseconds, percentile

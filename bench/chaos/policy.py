@@ -9,7 +9,7 @@ import time
 
 import aiohttp
 from strata.engines.exits import ExitClass
-from strata.engines.restart import Hold, RestartPolicy, StartAfter
+from strata.engines.restart import Ended, Hold, RestartPolicy, StartAfter
 
 from bench.chaos.figure import Bench, Figure, milliseconds, percentile
 from bench.chaos.served import served
@@ -39,7 +39,7 @@ def starts_in_first_hour(exit_class: ExitClass, life_s: float) -> int:
         starts += 1
         policy.on_started(now)
         now += life_s
-        match policy.on_exited(exit_class, now):
+        match policy.on_exited(Ended(exit_class, "s"), now):
             case StartAfter(delay_s) | Hold(delay_s, _):
                 now += delay_s
             case _:

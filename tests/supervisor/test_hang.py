@@ -27,6 +27,7 @@ class Engine:
         self.answers = True  # PINGs
         self.busy = False
         self.slept_s = 0.0
+        self.moved_s = 0.0
         self.verdicts: list[tuple[float, Verdict]] = []
         if is_running:
             self.watch.on_message(ready(), self.now)
@@ -35,7 +36,7 @@ class Engine:
         self.now += 1.0 + late_s
         if self.answers:
             self.watch.on_message(Pong(nonce=1, step=7, busy=self.busy), self.now)
-        glance = Glance(self.phase, self.moves) if self.has_beacon else None
+        glance = Glance(self.phase, self.moves, self.moved_s) if self.has_beacon else None
         verdict: Verdict = Fine()
         if self.watch.on_look(self.now, self.slept_s, late_s=late_s, glance=glance):
             verdict = self.watch.judge(self.now, self.vitals)
@@ -96,7 +97,7 @@ def test_usual_of_a_phase_gives_it_more_time_up_to_a_minute() -> None:
     assert 24 <= slow.until_hang() <= 40
     assert slowest.watch.limit_s("prefill") == 60
     assert slowest.watch.limit_s("decode") == 10  # each phase has its own
-    assert 59 <= slowest.until_hang() <= 61
+    assert 57 <= slowest.until_hang() <= 61
 
 
 def test_loading_gets_half_a_minute_and_progress_counts_as_movement() -> None:
@@ -219,6 +220,25 @@ def test_our_own_lateness_proves_nothing() -> None:
     assert isinstance(engine.look(late_s=30.0), Fine)
     assert engine.run(8) == []
     assert isinstance(engine.run(5)[-1], Hang)
+
+
+def test_movement_that_was_seen_late_is_no_spell() -> None:
+    engine = Engine()
+    engine.phase = "decode"
+    engine.run(3)
+    engine.moves, engine.moved_s = 1, engine.now + 0.1  # right before we were late ourselves
+    assert isinstance(engine.look(late_s=30.0), Fine)
+    assert engine.run(8) == []
+
+
+def test_spell_counts_from_the_movement_and_not_from_the_look() -> None:
+    engine = Engine()
+    engine.phase = "decode"
+    engine.run(3)
+    engine.moves, engine.moved_s = 1, engine.now + 0.2
+    engine.look()
+    assert engine.watch.is_over(engine.moved_s + 10.0)
+    assert not engine.watch.is_over(engine.moved_s + 9.9)
 
 
 def test_sleep_of_the_machine_proves_nothing() -> None:

@@ -84,7 +84,7 @@ class EpochBeacon:
         phase = self._number("<I", "phase")
         name = PHASES[phase] if phase < len(PHASES) else f"unknown ({phase})"
         words = [self._number("<Q", field) for field in ("moved_ns", "position", "step")]
-        return Glance(name, tuple(words))
+        return Glance(name, tuple(words), words[0] / 1e9)
 
     def has_dump(self) -> bool:
         """Whether the compute thread has answered SIGUSR2."""

@@ -55,6 +55,7 @@ class Glance:
 
     phase: str
     place: object
+    moved_s: float = 0.0  # monotonic clock; of the last movement whose time was written
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,9 @@ class HangWatch:
         if glance is not None and (glance.place, glance.phase) != (self._place, self._phase):
             self._learn(now)
             self._place, self._phase = glance.place, glance.phase
+            # Since the look before, but not later than now.
             self._moved(now)
+            self._still_since_s = min(max(glance.moved_s, self._last_look_s), now)
         self._last_look_s = now
         if glance is None:
             self._phase = ""
@@ -181,7 +184,7 @@ class HangWatch:
 
     def _restart_times(self, now: float) -> None:
         self.pulse.restart(now)
-        self._still_since_s = now
+        self._still_since_s = self._last_look_s = now
 
     def _moved(self, now: float) -> None:
         self.pulse.moved(now)

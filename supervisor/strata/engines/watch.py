@@ -21,7 +21,7 @@ from strata.engines.process import EngineProcess
 from strata.engines.steady import slept_s
 from strata.engines.vitals import read_vitals
 
-LOOK_S = 1.0
+LOOK_S = 0.25
 DUMP_LOOK_S = 0.02
 STUCK_S = 10.0  # from SIGKILL until it is told that the process does not end
 
