@@ -234,7 +234,7 @@ def test_movement_that_was_seen_late_is_no_spell() -> None:
 def test_spell_counts_from_the_movement_and_not_from_the_look() -> None:
     engine = Engine()
     engine.phase = "decode"
-    engine.run(3)
+    engine.look()
     engine.moves, engine.moved_s = 1, engine.now + 0.2
     engine.look()
     assert engine.watch.is_over(engine.moved_s + 10.0)
