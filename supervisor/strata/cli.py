@@ -10,7 +10,6 @@ the one place that joins `text` and `api` with the rest.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import re
 import sys
@@ -27,7 +26,6 @@ from strata.errors import (
     RefusedError,
     StrataError,
 )
-from strata.model_source import find_model
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -114,6 +112,7 @@ def _run(argv: Sequence[str]) -> int:
     match args.command:
         case "serve":
             from strata.cli_serve import serve  # noqa: PLC0415  heavy, and only this one needs it
+            from strata.model_source import find_model  # noqa: PLC0415
 
             settings = _settings(args)
             check_header(find_model(settings.config))
@@ -157,6 +156,8 @@ async def build_http(
     routes: Sequence[web.RouteDef],
 ) -> web.Application:
     """The HTTP application; reads the model's text part in a thread. Raises ModelDataError."""
+    import asyncio  # noqa: PLC0415  slow to import, and most commands need none of it
+
     from strata.api.app import ApiLimits, build_app  # noqa: PLC0415
     from strata.api.operations import OPEN_PATHS  # noqa: PLC0415
 

@@ -38,7 +38,7 @@ from strata.observe import log as service_log
 from strata.observe.bundle_writer import BundleWriter
 from strata.observe.metrics import Metrics
 from strata.observe.output import Output
-from strata.observe.status_socket import SOCKET_NAME, StateWriter, serve_status
+from strata.observe.status_socket import StateWriter, StatusServer
 from strata.observe.status_source import ServiceFacts, StatusSource, version
 from strata.observe.terminal import Terminal
 from strata.serving.service import EngineService
@@ -222,8 +222,9 @@ class _Service:
             self._inputs.url,
         )
         async with contextlib.AsyncExitStack() as stack:
-            status_server = await serve_status(self._inputs.run_dir, self._status)
-            stack.push_async_callback(self._close_status, status_server)
+            server = StatusServer(self._inputs.run_dir, self._status)
+            stack.callback(server.close)
+            self._state = StateWriter(self._inputs.run_dir, self._status, server.note)
             try:
                 async with asyncio.TaskGroup() as tasks:
                     background = [
@@ -339,13 +340,6 @@ class _Service:
             if not drained.done():
                 drained.cancel()
                 self._service.end_all()
-
-    async def _close_status(self, server: asyncio.Server) -> None:
-        server.close()
-        await server.wait_closed()
-        # The next supervisor removes what stays; a run directory that is gone has none.
-        with contextlib.suppress(OSError):
-            (self._inputs.run_dir / SOCKET_NAME).unlink()
 
     def _on_signal(self, number: signal.Signals) -> None:
         self._signals += 1

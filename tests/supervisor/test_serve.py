@@ -18,7 +18,7 @@ import psutil
 import pytest
 import strata
 from strata.engines import stale
-from strata.observe.status_socket import read_state
+from strata.observe.status_client import read_state
 
 from tests.supervisor.conftest import SOURCES, write_fake
 
@@ -157,7 +157,7 @@ async def test_serves_shows_and_drains(tmp_path: Path) -> None:
         assert "no supervisor is running" in text
         left = read_state(s.run_dir)
         assert left is not None
-        assert left.state == "stopped"
+        assert left.status.state == "stopped"
 
 
 async def test_engine_killed_service_stays(tmp_path: Path) -> None:

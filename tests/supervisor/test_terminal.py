@@ -6,7 +6,8 @@ import io
 
 from rich.console import Console
 from strata.engines.modes import ModeRow, ModeState
-from strata.observe.terminal import REASON_CHARACTERS, because, print_modes
+from strata.observe.mode_lines import REASON_CHARACTERS, because
+from strata.observe.terminal import print_modes
 from strata_protocol.messages import Reason
 
 

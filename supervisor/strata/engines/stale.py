@@ -16,8 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from strata.errors import RunDirError
 
 RECORD_NAME = "engine.json"
@@ -40,6 +38,8 @@ def boot_id() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
+        import psutil  # noqa: PLC0415  slow to import, and Linux does without it
+
         return f"boot-{psutil.boot_time():.0f}"
 
 
@@ -52,6 +52,8 @@ def start_time(pid: int) -> str | None:
         except OSError:
             return None
         return None if fields[0] in ("Z", "X") else fields[19]
+    import psutil  # noqa: PLC0415  slow to import, and Linux does without it
+
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
@@ -126,6 +128,8 @@ def _wait_gone(record: EngineRecord) -> bool:
         finally:
             os.close(watch)
         return start_time(record.pid) != record.start_time
+    import psutil  # noqa: PLC0415  slow to import, and Linux does without it
+
     with contextlib.suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
         psutil.Process(record.pid).wait(END_WAIT_S)
     return start_time(record.pid) != record.start_time

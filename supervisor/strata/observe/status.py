@@ -93,10 +93,14 @@ class SupervisorStatus(Record, frozen=True):
     url: str
     run_dir: str
     loop_lag_s: float = 0.0
+    start_time: str = ""  # with pid and boot_id it names the process, also after its end
+    boot_id: str = ""
+    loop_still_s: float = 0.0  # since its event loop moved, where that was too busy to answer
+    record_age_s: float = 0.0  # of this record, where it is not of the moment of asking
 
 
 class Status(Record, frozen=True):
-    state: str  # ready, degraded, loading, restarting, hold, refused, draining, stopped
+    state: str  # ready, degraded, loading, restarting, hold, refused, draining, stopped, hung
     reason: str  # one sentence where the state is not "ready"
     model: ModelStatus
     modes: list[ModeRow]
@@ -122,5 +126,7 @@ EXIT_STATUS = {
     "hold": 3,
     "refused": 3,
     "stopped": 4,
+    "hung": 4,
+    "down": 4,
 }
 """Exit status of `strata-supervisor status` by state; 4 also where no supervisor answers."""

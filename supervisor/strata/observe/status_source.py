@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from importlib import metadata
 
+from strata.engines import stale
 from strata.engines.epoch import Epoch
 from strata.engines.modes import ModeRow, row_text, sentences
 from strata.engines.owner import EngineOwner, EngineState
@@ -56,6 +57,8 @@ class StatusSource:
         self._owner = owner
         self._service = service
         self._metrics = metrics
+        self._boot_id = stale.boot_id()
+        self._start_time = stale.start_time(os.getpid()) or ""
         self.is_draining = False
         self.text_problem = ""  # why no text can be served yet
 
@@ -100,6 +103,8 @@ class StatusSource:
                 url=facts.url,
                 run_dir=facts.run_dir,
                 loop_lag_s=self._metrics.lag_s,
+                start_time=self._start_time,
+                boot_id=self._boot_id,
             ),
             memory=ready.memory if ready is not None else [],
             quarantine=self._owner.quarantine(),

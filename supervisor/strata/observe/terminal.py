@@ -11,19 +11,17 @@ import sys
 import time
 from collections.abc import Sequence
 
-import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 from strata_protocol.messages import MemoryPart
 
-from strata.engines.modes import ModeRow, bytes_text, sentence, sentences
+from strata.engines.modes import ModeRow
+from strata.observe.mode_lines import because, memory_lines, note_lines, shown_rows, table_lines
 from strata.observe.output import Output
 
 PLAIN_PROGRESS_S = 1.0
-ALWAYS_SHOWN = ("batch", "max_context", "kv", "mtp")  # what people look for first
-REASON_CHARACTERS = 100  # of a reason in the table; whole below it
 
 
 class Terminal:
@@ -99,48 +97,16 @@ class Terminal:
 
 
 def print_modes(console: Console, rows: Sequence[ModeRow], memory: Sequence[MemoryPart]) -> None:
-    """The table that `serve`, `plan` and `status` share. What nobody set and what runs as it
-    would anyway shares one line below the table."""
-    shown = [row for row in rows if not _is_folded(row)]
+    """The table that `serve`, `plan` and `status` share: in colour on a terminal, aligned text
+    elsewhere."""
     if console.is_terminal:
         table = Table("mode", "requested", "runs", "because", box=None, pad_edge=False)
-        for row in shown:
+        for row in shown_rows(rows):
             cells = [Text(cell) for cell in (row.name, row.requested, row.runs, because(row))]
             table.add_row(*cells, style="" if row.is_as_asked else "yellow")
         console.print(table)
     else:
-        lines = [("mode", "requested", "runs", "because")]
-        lines += [(r.name, r.requested, r.runs, because(r)) for r in shown]
-        widths = [max(len(c[i]) for c in lines) for i in range(3)]
-        for cell in lines:
-            columns = [f"{text:{width}}" for text, width in zip(cell[:3], widths, strict=True)]
-            console.print("  ".join([*columns, cell[3]]).rstrip(), markup=False)
-    folded = ", ".join(f"{row.name} {row.runs}" for row in rows if _is_folded(row))
-    if folded:
-        console.print(f"also: {folded}", markup=False)
-    for row in rows:
-        if row.because and because(row) != sentences(row.because):
-            console.print(f"{row.name}:", markup=False)
-            for reason in row.because:
-                console.print(f"  - {sentence(reason)}", markup=False)
-    if memory:
-        parts = ", ".join(f"{part.name} {bytes_text(part.bytes)}" for part in memory)
-        total = bytes_text(sum(part.bytes for part in memory))
-        console.print(f"memory: {total} ({parts})", markup=False)
-
-
-def _is_folded(row: ModeRow) -> bool:
-    return row.is_as_asked and not row.is_set and row.name not in ALWAYS_SHOWN
-
-
-def because(row: ModeRow) -> str:
-    """Why what runs differs from what was asked, short enough for a table; empty where it does
-    not. `print_modes` lists the rest below the table."""
-    if not row.because:
-        return "" if row.is_as_asked else row.state.value
-    text = row.because[0].text
-    if len(text) > REASON_CHARACTERS:
-        text = text[: REASON_CHARACTERS - 1] + "…"
-    first = sentence(msgspec.structs.replace(row.because[0], text=text))
-    more = len(row.because) - 1
-    return f"{first} (and {more} more)" if more else first
+        for line in table_lines(rows):
+            console.print(line, markup=False)
+    for line in [*note_lines(rows), *memory_lines(memory)]:
+        console.print(line, markup=False)
