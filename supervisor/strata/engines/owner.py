@@ -32,7 +32,8 @@ from strata.engines.modes import sentence, sentences
 from strata.engines.port import EngineListener, EngineLost
 from strata.engines.quarantine import QuarantineRow
 from strata.engines.restart import Decision, Ended, Hold, StartAfter, StayDown, Stopped
-from strata.engines.restart_memory import RestartMemory, RestartView
+from strata.engines.restart_memory import RestartMemory
+from strata.engines.restart_state import RestartView
 from strata.engines.signature import signature
 from strata.errors import EngineUnusableError, StrictError
 

@@ -11,8 +11,6 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from strata.engines.decision_log import DecisionLog, decision_sentence, step_sentence
 from strata.engines.modes import Choice
 from strata.engines.restart import (
@@ -24,21 +22,9 @@ from strata.engines.restart import (
     RestartPolicy,
     StartAfter,
 )
+from strata.engines.restart_state import RestartView
 from strata.engines.restart_store import Clocks, RestartStore
 from strata.engines.rungs import Ladder
-
-
-class RestartView(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy's counters, for people."""
-
-    rung: str = ""  # of the engine that runs or ran last; empty before one is known
-    rung_index: int = 0  # 0 is the top
-    rung_count: int = 0  # 0 before the ladder is known
-    rung_why: str = ""  # a clause, where it is not the top
-    is_pinned: bool = False  # no step up until build, model file or modes change
-    crashes_in_window: int = 0  # on this rung, of the last ten minutes
-    starts_in_hour: int = 0  # of those that count
-    holds: int = 0  # in a row, none of which became ready
 
 
 class RestartMemory:

@@ -67,3 +67,16 @@ def moved(state: RestartState, by_s: float) -> RestartState:
         stepped=None if state.stepped is None else state.stepped + by_s,
         next_start=None if state.next_start is None else state.next_start + by_s,
     )
+
+
+class RestartView(msgspec.Struct, frozen=True, kw_only=True):
+    """The policy's counters, for people."""
+
+    rung: str = ""  # of the engine that runs or ran last; empty before one is known
+    rung_index: int = 0  # 0 is the top
+    rung_count: int = 0  # 0 before the ladder is known
+    rung_why: str = ""  # a clause, where it is not the top
+    is_pinned: bool = False  # no step up until build, model file or modes change
+    crashes_in_window: int = 0  # on this rung, of the last ten minutes
+    starts_in_hour: int = 0  # of those that count
+    holds: int = 0  # in a row, none of which became ready

@@ -8,7 +8,7 @@ from strata_protocol.messages import MemoryPart, Reason
 from strata.engines.decision_log import Entry
 from strata.engines.modes import ModeRow
 from strata.engines.quarantine import QuarantineRow
-from strata.engines.restart_memory import RestartView
+from strata.engines.restart_state import RestartView
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
