@@ -161,10 +161,10 @@ ExitCode serve(Backend& backend,
     const Model model = Model::open(offer->model);
     CapsAnswer answer =
         make_caps(backend, model, from_wire(offer->want), registry, offer->quarantine);
+    channel.send(answer.caps);  // also where nothing can run: what it would need is worth knowing
     if (!answer.refusal.empty()) {
         return refuse(channel, std::move(answer.refusal), ExitCode::ConfigRefused);
     }
-    channel.send(answer.caps);
 
     const std::optional<protocol::Plan> chosen = await<protocol::Plan>(inbox);
     if (!chosen) return ExitCode::Ok;

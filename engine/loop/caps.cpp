@@ -154,7 +154,6 @@ CapsAnswer make_caps(const Backend& backend,
         negotiate({model, registry, want, backend.host(), device}, quarantine);
     if (!negotiation.best) {
         answer.refusal = bounded(negotiation.refusal(), kRefusalBytes);
-        return answer;
     }
     add_configurations(caps, negotiation, kCapsBytesMax);
     for (Configuration& configuration : negotiation.configurations) {

@@ -30,14 +30,9 @@ ExitCode print_plan(const Backend& backend, const Options& options) {
     const Model model = Model::open(options.plan);
     const CapsAnswer answer = make_caps(backend, model, options.want, registry, {});
     protocol::Buffer bytes;
-    if (answer.refusal.empty()) {
-        encode(answer.caps, bytes);
-        std::puts(to_json(bytes).c_str());
-        return ExitCode::Ok;
-    }
-    encode(protocol::Refuse{answer.refusal, static_cast<uint8_t>(ExitCode::ConfigRefused)}, bytes);
+    encode(answer.caps, bytes);
     std::puts(to_json(bytes).c_str());
-    return ExitCode::ConfigRefused;
+    return answer.refusal.empty() ? ExitCode::Ok : ExitCode::ConfigRefused;
 }
 
 // Never returns: the other threads may be anywhere when the loop is done.

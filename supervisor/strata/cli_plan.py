@@ -174,7 +174,8 @@ async def _judge(question: _Question, answer: Answer) -> tuple[PlanReport, Refus
 
 
 def _report(hello: Hello, caps: Caps, choice: Choice, largest: Largest | None) -> PlanReport:
-    memory = choice.configuration.memory if choice.configuration is not None else []
+    # Where nothing can run, what was asked for still has a size.
+    memory = (choice.configuration or caps.configurations[0]).memory
     device = caps.device
     if not device.name:
         device = msgspec.structs.replace(device, name=hello.device)

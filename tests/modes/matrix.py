@@ -184,19 +184,17 @@ class Checker:
     def check(self, combination: Combination) -> Outcome:
         outcome = Outcome()
         caps = self._caps(combination, outcome)
-        if caps is None:
-            return outcome
         asked, *others = caps.configurations
-        ready = next((c for c in others if not c.missing), None)
         if not asked.missing:
             outcome.accepted = True
             self._run(combination, asked, outcome)
             return outcome
         self._check_reasons(combination, [caps.reasons[i] for i in asked.missing], outcome)
-        self._insist(combination, asked, outcome)
+        ready = next((c for c in others if not c.missing), None)
         if ready is None:
-            outcome.failures.append("CAPS without a configuration that runs")
+            outcome.refused = True
             return outcome
+        self._insist(combination, asked, outcome)
         outcome.fallback = True
         self._run(combination, ready, outcome)
         return outcome
@@ -207,24 +205,21 @@ class Checker:
     def _model(self, combination: Combination) -> Path:
         return self._models.path(str(combination["shape"]), str(combination["types"]))
 
-    def _offer(self, engine: Engine, combination: Combination) -> m.Caps | m.Refuse:
+    def _offer(self, engine: Engine, combination: Combination) -> m.Caps:
         engine.expect(m.Hello)
         model = self._model(combination)
         engine.send(engine.offer(model, combination.hidden, **combination.want))
-        answer = engine.expect(msgspec.Struct)
-        assert isinstance(answer, m.Caps | m.Refuse), answer
-        return answer
+        return engine.expect(m.Caps)
 
-    def _caps(self, combination: Combination, outcome: Outcome) -> m.Caps | None:
+    def _caps(self, combination: Combination, outcome: Outcome) -> m.Caps:
+        """What can run; where that is nothing, the engine must refuse by itself."""
         with self._start(combination) as engine:
-            answer = self._offer(engine, combination)
-            if isinstance(answer, m.Caps):
-                return answer
-            outcome.refused = True
-            self._check_reasons(combination, answer.reasons, outcome)
-            if engine.exit_code() != ExitCode.CONFIG_REFUSED:
-                outcome.failures.append(f"exit {engine.process.returncode} behind REFUSE")
-        return None
+            caps = self._offer(engine, combination)
+            if all(configuration.missing for configuration in caps.configurations):
+                self._check_reasons(combination, engine.expect(m.Refuse).reasons, outcome)
+                if engine.exit_code() != ExitCode.CONFIG_REFUSED:
+                    outcome.failures.append(f"exit {engine.process.returncode} behind REFUSE")
+        return caps
 
     def _run(
         self, combination: Combination, configuration: m.Configuration, outcome: Outcome
