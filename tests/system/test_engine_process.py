@@ -108,6 +108,8 @@ def test_nothing_can_run_is_refused_with_all_reasons(engine_path: Path, model: P
     with Engine(engine_path) as engine:
         engine.expect(m.Hello)
         engine.send(engine.offer(model, without=["matmul*", "attention*"]))
+        caps = engine.expect(m.Caps)
+        assert all(configuration.missing for configuration in caps.configurations)
         refuse = engine.expect(m.Refuse)
         text = "\n".join(reason.text for reason in refuse.reasons)
         assert "matmul" in text
