@@ -3,6 +3,7 @@
 #   make serve   set up and keep the service running
 #   make test    set up, lint, unit, parity, model and system tests
 #   make chaos   what a failing engine costs: the table of figures
+#   make install-service   writes the unit of systemd, or the agent of launchd
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +12,7 @@ SOURCES := CMakeLists.txt $(shell find cmake engine protocol supervisor -type f 
 CMAKE_ENV := PATH="$(abspath $(BIN)):$$PATH"
 SERVE_FLAGS ?= --model smollm2
 
-.PHONY: demo serve test lint format unit install setup model bench chaos generate clean
+.PHONY: demo serve test lint format unit install setup model bench chaos generate clean install-service
 .DELETE_ON_ERROR:
 
 install: $(VENV)/installed
@@ -77,6 +78,23 @@ bench: $(VENV)/installed $(VENV)/model
 # What a failing engine costs: about an hour; CHAOS_FLAGS=--short for two minutes.
 chaos: $(VENV)/installed
 	$(BIN)/python -m bench.chaos $(CHAOS_FLAGS)
+
+# Only writes a file; docs/operations.md says what to do with it. DESTDIR is put before its path.
+SUPERVISOR ?= $(abspath $(BIN))/strata-supervisor
+ifeq ($(shell uname -s),Darwin)
+CONFIG ?= $(HOME)/.config/strata/strata.toml
+SERVICE_TEMPLATE := packaging/strata.plist.in
+SERVICE_FILE ?= $(HOME)/Library/LaunchAgents/strata.supervisor.plist
+else
+CONFIG ?= /etc/strata.toml
+SERVICE_TEMPLATE := packaging/strata.service.in
+SERVICE_FILE ?= /etc/systemd/system/strata.service
+endif
+install-service:
+	@mkdir -p '$(DESTDIR)$(dir $(SERVICE_FILE))'
+	sed -e 's|@SUPERVISOR@|$(SUPERVISOR)|g' -e 's|@CONFIG@|$(CONFIG)|g' \
+		-e 's|@LOG@|$(HOME)/Library/Logs/strata.log|g' $(SERVICE_TEMPLATE) > '$(DESTDIR)$(SERVICE_FILE)'
+	@echo "wrote $(DESTDIR)$(SERVICE_FILE); it runs $(SUPERVISOR) with $(CONFIG)"
 
 clean:
 	rm -rf build $(VENV) .demo

@@ -71,4 +71,19 @@ DECISIONS: Final[tuple[ReasonCode, ...]] = (
         "Build, model file or modes have changed, so former crashes no longer count.",
         "Nothing.",
     ),
+    ReasonCode(
+        "service.started",
+        "The supervisor was started.",
+        "Nothing.",
+    ),
+    ReasonCode(
+        "service.draining",
+        "The service was told to end; accepted requests finish.",
+        "Nothing; a second signal ends it at once.",
+    ),
+    ReasonCode(
+        "poison.refused",
+        "A request that ended engines is refused from now on.",
+        "See `crashes` for its hash and lengths; change the request.",
+    ),
 )

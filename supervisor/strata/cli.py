@@ -1,6 +1,6 @@
 """The command line: flags to settings, command to function, errors to one sentence and a status.
 
-    strata-supervisor serve MODEL | status | quarantine | crashes | beacon | plan MODEL
+    strata-supervisor serve MODEL | status | drain | quarantine | crashes | beacon | plan MODEL
         | capabilities | config | version
 
 Flags come from the configuration's schema; docs/operations.md lists the exit statuses. This is
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 PLAN_GROUPS = ("model and engine", "modes", "operations")
 ALL_TABLES = "all"
+STATUS_WITHOUT = ("log_format", "log_level", "quarantine_trial_s", "exit_on_hold")
 OTHER_NAMES = {  # what other servers call these flags
     "-m": "--model",
     "-c": "--max-context",
@@ -120,7 +121,12 @@ def _run(argv: Sequence[str]) -> int:
         case "status":
             from strata.cli_status import show_status  # noqa: PLC0415
 
-            return show_status(_settings(args), as_json=args.json, watch=args.watch)
+            settings = _settings(args)
+            return show_status(settings, as_json=args.json, watch=args.watch, why=args.why)
+        case "drain":
+            from strata.cli_drain import drain  # noqa: PLC0415
+
+            return drain(_settings(args), wait=args.wait)
         case "quarantine":
             return cli_records.run_quarantine(args, _settings(args))
         case "crashes":
@@ -240,36 +246,46 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
         "status",
         "Shows the service of a run directory.",
         ("operations",),
-        without=("log_format", "log_level", "quarantine_trial_s"),
+        without=STATUS_WITHOUT,
     )
     status.add_argument("--json", action="store_true", help="one JSON object")
     status.add_argument("--watch", action="store_true", help="again each second, until Ctrl-C")
+    status.add_argument(
+        "--why", action="store_true", help="what was decided about the engine, newest last"
+    )
+    drain = command(
+        "drain",
+        "Ends the service of a run directory; what it has accepted finishes first.",
+        ("operations",),
+        without=STATUS_WITHOUT,
+    )
+    drain.add_argument("--wait", action="store_true", help="until the service has ended")
     quarantine = command(
         "quarantine",
         "Lists or clears modes that ended the engine and are not offered for that.",
         ("operations",),
-        without=("log_format", "log_level"),
+        without=("log_format", "log_level", "exit_on_hold"),
     )
     cli_records.add_quarantine(quarantine)
     crashes = command(
         "crashes",
         "Lists, shows or exports what is recorded of engines that crashed.",
         ("operations",),
-        without=("log_format", "log_level", "quarantine_trial_s"),
+        without=STATUS_WITHOUT,
     )
     cli_records.add_crashes(crashes)
     beacon = command(
         "beacon",
         "Shows what an engine does, or did when it ended.",
         ("operations",),
-        without=("log_format", "log_level", "quarantine_trial_s"),
+        without=STATUS_WITHOUT,
     )
     cli_records.add_beacon(beacon)
     plan = command(
         "plan",
         "Shows what would run, here or on another backend, without loading the model.",
         PLAN_GROUPS,
-        without=("log_format", "log_level"),
+        without=("log_format", "log_level", "exit_on_hold"),
     )
     add_model(plan)
     plan.add_argument(

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import secrets
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,24 +24,28 @@ from aiohttp import web
 
 from strata.api.app import make_runner
 from strata.api.operations import boot_app, operations_routes
-from strata.config import Config
+from strata.config import Config, take_notify_environment
 from strata.config_source import Settings, hidden, shown
+from strata.control_protocol import Answer, Command, DrainCommand
+from strata.control_server import close_control, serve_control
 from strata.engines import stale, strays
 from strata.engines.epoch import EngineSetup, Epoch
 from strata.engines.exits import EngineExit
 from strata.engines.handshake import Wanted
-from strata.engines.modes import MODE_KEYS, row_text, wanted_modes
+from strata.engines.modes import MODE_KEYS, row_text, sentences, wanted_modes
 from strata.engines.owner import EngineOwner, EngineState
 from strata.engines.process import Launch
-from strata.errors import AddressError, StrataError
+from strata.errors import AddressError, HeldError, StrataError
 from strata.model_source import engine_arguments, find_engine, find_model, model_name
 from strata.observe import log as service_log
 from strata.observe.bundle_writer import BundleWriter
+from strata.observe.decision_file import DecisionFile
 from strata.observe.metrics import Metrics
 from strata.observe.output import Output
 from strata.observe.status_socket import StateWriter, StatusServer
 from strata.observe.status_source import ServiceFacts, StatusSource, version
 from strata.observe.terminal import Terminal
+from strata.service_notify import ServiceNotifier
 from strata.serving.service import EngineService
 
 LISTEN_BACKLOG = 1024  # connections that the kernel holds until we accept them
@@ -170,7 +175,7 @@ class _Service:
         self._announced: Epoch | None = None
         self._is_refused = False
         self._signals = 0
-        self._first_signal = asyncio.Event()
+        self._told_to_end = asyncio.Event()
         self._second_signal = asyncio.Event()
         self._has_text = False
         config = inputs.config
@@ -209,6 +214,8 @@ class _Service:
         self._bundles.status = self._status
         self._status.text_problem = "the tokeniser is loading"
         self._state = StateWriter(inputs.run_dir, self._status)
+        self._notifier = ServiceNotifier(take_notify_environment(), self._status)
+        self._quarantined = 0  # requests that were refused for good when it was looked at last
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -224,16 +231,25 @@ class _Service:
         async with contextlib.AsyncExitStack() as stack:
             server = StatusServer(self._inputs.run_dir, self._status)
             stack.callback(server.close)
-            self._state = StateWriter(self._inputs.run_dir, self._status, server.note)
+            decisions = DecisionFile(self._inputs.run_dir, self._owner.view.decisions)
+            self._state = StateWriter(self._inputs.run_dir, self._status, server.note, decisions)
+            control = await serve_control(self._inputs.run_dir, self._command)
+            stack.push_async_callback(close_control, control, self._inputs.run_dir)
+            stack.callback(self._notifier.close)
+            self._decide("service.started", f"Supervisor {version()}, pid {os.getpid()}, starts.")
             try:
                 async with asyncio.TaskGroup() as tasks:
                     background = [
                         tasks.create_task(self._service.run(), name="deadlines"),
                         tasks.create_task(self._state.run(), name="state file"),
+                        tasks.create_task(self._notifier.run(), name="service manager"),
                     ]
                     owner = tasks.create_task(self._owner.run(), name="engine owner")
                     http = tasks.create_task(self._serve_http(), name="http")
-                    await self._first_signal.wait()
+                    await self._told_to_end.wait()
+                    if self._is_held():
+                        self._service.end_all()
+                        raise HeldError(sentences(self._owner.view.reasons))
                     await self._drain()
                     # Before HTTP ends, which may take a while: no engine may start any more.
                     self._owner.stop()
@@ -251,7 +267,11 @@ class _Service:
 
     def on_changed(self) -> None:
         self._state.on_changed()
+        self._notifier.on_changed()
         view = self._owner.view
+        self._note_quarantined()
+        if self._is_held():
+            self._told_to_end.set()
         was_refused, self._is_refused = self._is_refused, view.state is EngineState.REFUSED
         if self._is_refused and not was_refused:
             log.warning(
@@ -276,7 +296,35 @@ class _Service:
     def on_exited(self, exited: EngineExit) -> None:
         self._metrics.on_exited(exited)
 
+    # --- commands
+
+    async def _command(self, command: Command) -> AsyncIterator[Answer]:
+        """What the control socket is told, and its answers."""
+        match command:
+            case DrainCommand():
+                load, drain_s = self._service.load(), self._inputs.config.drain_s
+                log.info("told to drain")
+                self._told_to_end.set()
+                text = f"{load.running} running and {load.waiting} waiting requests finish"
+                yield Answer(
+                    text=f"the service drains: {text}, within {drain_s:g} s", is_final=True
+                )
+
     # --- inside
+
+    def _is_held(self) -> bool:
+        """Whether the engine is held and that is to end the service."""
+        return self._inputs.config.exit_on_hold and self._owner.view.state is EngineState.HOLD
+
+    def _decide(self, code: str, sentence: str) -> None:
+        self._owner.view.decisions.add(code, sentence)
+        self._state.on_changed()
+
+    def _note_quarantined(self) -> None:
+        before, self._quarantined = self._quarantined, self._service.load().quarantined
+        if self._quarantined > before:
+            text = "A request that ended engines, the last one alone, is refused from now on."
+            self._decide("poison.refused", text)
 
     def _show_ready(self) -> None:
         """Modes when they are new, and the ready line once engine and text are both there."""
@@ -324,8 +372,10 @@ class _Service:
         """Lets running requests finish, for `drain_s` or until a second signal."""
         config = self._inputs.config
         self._status.is_draining = True
-        self._state.on_changed()
         load = self._service.load()
+        text = f"{load.running} running and {load.waiting} waiting requests finish"
+        self._decide("service.draining", f"The service was told to end: {text}.")
+        self._notifier.on_stopping()
         log.info(
             "draining: %d running, %d waiting, up to %g s; a second signal ends at once",
             load.running,
@@ -344,6 +394,6 @@ class _Service:
     def _on_signal(self, number: signal.Signals) -> None:
         self._signals += 1
         log.info("received %s", number.name)
-        self._first_signal.set()
+        self._told_to_end.set()
         if self._signals > 1:
             self._second_signal.set()

@@ -14,6 +14,7 @@ import msgspec
 
 from strata.config_source import Settings
 from strata.errors import RunDirError
+from strata.observe.decision_read import merged, read_decisions, why_lines
 from strata.observe.sighting import Sighting, look
 from strata.observe.status import EXIT_STATUS
 from strata.observe.status_text import sighting_lines
@@ -22,8 +23,9 @@ WATCH_S = 1.0
 CLEAR = "\x1b[H\x1b[2J"
 
 
-def show_status(settings: Settings, *, as_json: bool, watch: bool) -> int:
-    """Prints the status once, or each second until interrupted. Returns the exit status; raises
+def show_status(settings: Settings, *, as_json: bool, watch: bool, why: bool = False) -> int:
+    """Prints the status once, or each second until interrupted; with `why` the decisions instead
+    of the table. Returns the exit status; raises
     RunDirError for a file in the place of the run directory."""
     run_dir = Path(settings.config.run_dir).expanduser().absolute()
     if run_dir.exists() and not run_dir.is_dir():
@@ -31,7 +33,9 @@ def show_status(settings: Settings, *, as_json: bool, watch: bool) -> int:
     is_terminal = sys.stdout.isatty()
     while True:
         seen = look(run_dir)
-        if as_json:
+        if why:
+            text = _why(run_dir, seen, as_json=as_json)
+        elif as_json:
             text = msgspec.json.encode(json_record(seen)).decode()
         else:
             text = "\n".join(sighting_lines(seen, colour=is_terminal))
@@ -40,6 +44,16 @@ def show_status(settings: Settings, *, as_json: bool, watch: bool) -> int:
         if not watch:
             return EXIT_STATUS[seen.state]
         time.sleep(WATCH_S)
+
+
+def _why(run_dir: Path, seen: Sighting, *, as_json: bool) -> str:
+    """The decision log: what the file keeps, also of earlier supervisors, and what is newer."""
+    said = seen.status.restarts.decisions if seen.status is not None else []
+    entries = merged(read_decisions(run_dir), said)
+    if as_json:
+        return msgspec.json.encode({"state": seen.state, "decisions": entries}).decode()
+    reason = f": {seen.reason}" if seen.reason else ""
+    return "\n".join([*why_lines(entries), f"now: {seen.state}{reason}"])
 
 
 def json_record(seen: Sighting) -> dict[str, object]:

@@ -338,6 +338,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             extra={"group": "operations"},
         ),
     ] = 6 * 3600.0
+    exit_on_hold: Annotated[
+        bool,
+        Meta(
+            description="end with status 75 where the engine is held after too many crashes,"
+            " instead of staying up and trying again now and then",
+            extra={"group": "operations"},
+        ),
+    ] = False
     log_format: Annotated[
         Literal["text", "json"],
         Meta(description="form of log lines on standard error", extra={"group": "operations"}),
@@ -346,3 +354,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Literal["debug", "info", "warning", "error"],
         Meta(description="least severe level that is logged", extra={"group": "operations"}),
     ] = "info"
+
+
+class NotifyEnvironment(msgspec.Struct, frozen=True):
+    """What a service manager that starts us with Type=notify says; empty where none did."""
+
+    socket: str = ""
+    watchdog_usec: int = 0  # 0: no watchdog
+
+
+def take_notify_environment() -> NotifyEnvironment:
+    """Reads it and removes it from the environment: it is ours and no engine's."""
+    socket = os.environ.pop("NOTIFY_SOCKET", "")
+    usec = os.environ.pop("WATCHDOG_USEC", "")
+    pid = os.environ.pop("WATCHDOG_PID", "")
+    is_ours = not pid or pid == str(os.getpid())
+    is_number = usec.isascii() and usec.isdigit()
+    return NotifyEnvironment(socket, int(usec) if is_ours and is_number else 0)

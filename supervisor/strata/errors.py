@@ -11,6 +11,7 @@
     ├── ModelReadError      74  the file is there but cannot be read
     ├── EngineMissingError  72  the engine's executable is not installed
     ├── AddressError        69  the port is taken or the address is not ours
+    ├── HeldError           75  --exit-on-hold and an engine that has crashed too often
     └── RunDirError         73  the run directory is taken by another supervisor or unusable
 
 The numbers are those of sysexits.h; docs/operations.md lists them for operators. A text is one
@@ -81,3 +82,7 @@ class AddressError(StrataError):
 
 class RunDirError(StrataError):
     exit_code = 73
+
+
+class HeldError(StrataError):
+    exit_code = 75

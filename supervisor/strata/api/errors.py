@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 from strata_protocol.messages import ErrorKind
 
+from strata.serving.admission import DRAINING
 from strata.serving.request import Failed, RejectedError
 
 RETRY_AFTER_MAX_S = 55.0
@@ -121,7 +122,14 @@ def _from_kind(
         retry_after_s = RETRY_AFTER_DEFAULT_S
     if not may_retry:
         retry_after_s = None
-    return ApiError(status, text, code=code, param=param, retry_after_s=retry_after_s)
+    return ApiError(
+        status,
+        text,
+        code=code,
+        param=param,
+        retry_after_s=retry_after_s,
+        closes=code == DRAINING,  # the client's next request finds another server
+    )
 
 
 def _error_type(status: int) -> str:

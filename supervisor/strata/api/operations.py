@@ -57,12 +57,15 @@ def ready_response(status: Status) -> web.Response:
     if status.engine is not None and status.engine.progress is not None:
         body["progress"] = status.engine.progress
     headers = {} if status.is_serving else {"Retry-After": str(_retry_after_s(status))}
-    return web.Response(
+    response = web.Response(
         status=200 if status.is_serving else 503,
         body=msgspec.json.encode(body),
         content_type=JSON,
         headers=headers,
     )
+    if status.state == "draining":
+        response.force_close()
+    return response
 
 
 def _retry_after_s(status: Status) -> int:

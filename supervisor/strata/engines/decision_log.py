@@ -27,12 +27,19 @@ class DecisionLog:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._entries: deque[Entry] = deque(maxlen=ENTRIES_MAX)
+        self.added = 0  # ever, also those that have been dropped since
 
     def add(self, code: str, sentence: str) -> None:
+        self.added += 1
         self._entries.append(Entry(when=self._clock(), sentence=sentence, code=code))
 
     def entries(self) -> list[Entry]:
         return list(self._entries)
+
+    def since(self, added: int) -> list[Entry]:
+        """Those that came after the first `added`, as far as they are still there."""
+        count = min(self.added - added, len(self._entries))
+        return list(self._entries)[-count:] if count > 0 else []
 
 
 def step_sentence(step: Step) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from strata.errors import RunDirError
+from strata.observe.decision_file import DecisionFile
 from strata.observe.status import Status
 from strata.observe.status_client import SOCKET_NAME, STATE_NAME
 
@@ -152,9 +153,11 @@ class StateWriter:
         run_dir: Path,
         source: Callable[[], Status],
         note: Callable[[Status], None] | None = None,
+        decisions: DecisionFile | None = None,
     ) -> None:
-        """`note` is told each record."""
+        """`note` is told each record; `decisions` is written along."""
         self._run_dir = run_dir
+        self._decisions = decisions
         self._source = source
         self._note = note
         self._changed = asyncio.Event()
@@ -178,3 +181,5 @@ class StateWriter:
             self._note(status)
         with contextlib.suppress(OSError):
             await asyncio.to_thread(write_state, self._run_dir, status)
+        if self._decisions is not None:
+            await self._decisions.write()

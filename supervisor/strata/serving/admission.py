@@ -22,6 +22,7 @@ from strata.serving.request import EngineFacts, Failed, RejectedError, RequestSp
 from strata.serving.wait_estimate import WaitEstimate
 
 QUEUE_TOKENS_UNKNOWN = 1 << 20  # bound of waiting prompt tokens until the KV pool is known
+DRAINING = "draining"  # code of a service that ends
 RETRY_AFTER_MIN_S = 1.0
 RETRY_AFTER_MAX_S = 55.0
 

@@ -28,7 +28,7 @@ from strata_protocol.messages import (
 
 from strata.config import Config
 from strata.engines.port import EngineLost, EnginePort, EngineReady, RunMessage
-from strata.serving.admission import Closure, Reservation, SchedulerLimits
+from strata.serving.admission import DRAINING, Closure, Reservation, SchedulerLimits
 from strata.serving.effects import Deliver, Effect, Fault, Send
 from strata.serving.handle import RequestHandle
 from strata.serving.recorder import Recorder
@@ -137,7 +137,7 @@ class EngineService:
     def begin_drain(self) -> None:
         """Refuses new requests from now on."""
         self._scheduler.on_draining(
-            Closure("draining", "the service is shutting down and takes no new requests", 5.0)
+            Closure(DRAINING, "the service is shutting down and takes no new requests", 5.0)
         )
 
     async def drain(self, timeout_s: float) -> None:
