@@ -73,14 +73,15 @@ async def test_pause_is_the_reload(bench: Bench) -> None:
 async def test_poison_dies_alone(bench: Bench) -> None:
     figure = await failures.poison(bench)
     assert figure.facts["completed"] == 7 * 2 * SHORT.poisons
-    assert ms(figure.facts, "crashes_max") <= 3
+    assert ms(figure.facts, "crashes_max") <= 2
+    assert figure.facts["refused"] == 2 * SHORT.poisons
 
 
 async def test_engine_that_never_starts(bench: Bench) -> None:
     figure = await policy.never_starts(bench)
     starts = figure.facts["starts"]
     assert isinstance(starts, dict)
-    assert max(starts.values()) <= 12
+    assert max(starts.values()) <= policy.STARTS_MAX
     assert ms(figure.facts["http"], "p50_ms") <= 100
 
 

@@ -172,6 +172,7 @@ class ChaosEngine:
         for target in (self._read_all, self._write_all):
             threading.Thread(target=target, daemon=True).start()
         signal.signal(signal.SIGTERM, self._on_term)
+        signal.signal(signal.SIGUSR2, self._on_dump)
         self.at("launch")
         low, high = self.s.protocol
         self.send(
@@ -251,6 +252,11 @@ class ChaosEngine:
     def _on_term(self, _number: int, _frame: object) -> None:
         """Finishes what runs, refuses what comes, and ends with status 0, as the real one."""
         self._is_draining = True
+
+    def _on_dump(self, number: int, _frame: object) -> None:
+        """Shows where the compute thread stands."""
+        if self.beacon is not None:
+            self.beacon.crash(number, frames=[0x10, 0x20], kernel=KERNEL, slot="dump")
 
     # --- steps
 
