@@ -61,9 +61,12 @@ World make_world(const OpRequest& request) {
     World world;
     world.request = request;
     const uint64_t elements = uint64_t{request.rows} * request.k;
-    const bool is_produced = request.kind == OpKind::Matmul || request.kind == OpKind::Embed;
+    const bool is_concat = request.kind == OpKind::Concat;
+    const bool is_produced =
+        request.kind == OpKind::Matmul || request.kind == OpKind::Embed || is_concat;
     world.x = random.floats(request.kind == OpKind::Embed ? 0 : elements);
-    world.y = random.floats(elements);
+    world.y =
+        random.floats(is_concat ? uint64_t{request.rows} * (request.n - request.k) : elements);
     world.out = random.floats(is_produced ? uint64_t{request.rows} * request.n : elements);
     const bool is_grouped = (request.features & kFeatureGrouped) != 0;
     world.vector = random.floats(request.kind == OpKind::Matmul ? request.n

@@ -29,7 +29,8 @@ std::set<std::string> ids_of(const std::vector<KernelEntry>& entries) {
 TEST(a_table_to_run_has_launchers_only) {
     for (const KernelEntry& entry : cpu_kernels(all_features()))
         CHECK(entry.run != nullptr, entry.id);
-    for (const SurveyAnswer& answer : survey(Registry(cpu_kernels(all_features())))) {
+    const Registry registry(cpu_kernels(all_features()));  // owns what the answers point to
+    for (const SurveyAnswer& answer : survey(registry)) {
         if (answer.kernel) CHECK(answer.kernel->run != nullptr, answer.kernel->id);
     }
 }
@@ -87,7 +88,8 @@ TEST(backends_without_kernels_serve_nothing) {
     for (const std::vector<KernelEntry>& table : {cuda_kernels(), metal_kernels()}) {
         std::set<OpKind> written;
         for (const KernelEntry& entry : table) written.insert(entry.kind);
-        for (const SurveyAnswer& answer : survey(Registry(table))) {
+        const Registry registry(table);
+        for (const SurveyAnswer& answer : survey(registry)) {
             if (written.contains(answer.request.kind)) continue;
             CHECK(!answer.kernel);
             CHECK(answer.reasons.size() == 1 && answer.reasons[0].code == "kernel.missing");
