@@ -86,4 +86,11 @@ DECISIONS: Final[tuple[ReasonCode, ...]] = (
         "A request that ended engines is refused from now on.",
         "See `crashes` for its hash and lengths; change the request.",
     ),
+    ReasonCode("reload.started", "Another engine is started to take over.", "Nothing."),
+    ReasonCode("reload.done", "Another engine has taken over.", "Nothing."),
+    ReasonCode(
+        "reload.failed",
+        "A new engine could not take over; one of the former settings serves.",
+        "See the sentence; correct the settings and reload again.",
+    ),
 )

@@ -1,7 +1,7 @@
 """The command line: flags to settings, command to function, errors to one sentence and a status.
 
-    strata-supervisor serve MODEL | status | drain | quarantine | crashes | beacon | plan MODEL
-        | capabilities | config | version
+    strata-supervisor serve MODEL | status | reload | drain | quarantine | crashes | beacon
+        | plan MODEL | capabilities | config | version
 
 Flags come from the configuration's schema; docs/operations.md lists the exit statuses. This is
 the one place that joins `text` and `api` with the rest.
@@ -117,12 +117,16 @@ def _run(argv: Sequence[str]) -> int:
 
             settings = _settings(args)
             check_header(find_model(settings.config))
-            return serve(settings, build_http)
+            return serve(settings, build_http, lambda: _settings(args))
         case "status":
             from strata.cli_status import show_status  # noqa: PLC0415
 
             settings = _settings(args)
             return show_status(settings, as_json=args.json, watch=args.watch, why=args.why)
+        case "reload":
+            from strata.cli_reload import reload  # noqa: PLC0415
+
+            return reload(_settings(args), args.new_model, args.new_engine, wait=args.wait)
         case "drain":
             from strata.cli_drain import drain  # noqa: PLC0415
 
@@ -253,6 +257,19 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
     status.add_argument(
         "--why", action="store_true", help="what was decided about the engine, newest last"
     )
+    reload = command(
+        "reload",
+        "Replaces the engine by one of the settings as they are now; streams go on with it.",
+        ("operations",),
+        without=STATUS_WITHOUT,
+    )
+    reload.add_argument(
+        "--model", dest="new_model", metavar="FILE", default="", help="has to be the same model"
+    )
+    reload.add_argument(
+        "--engine", dest="new_engine", metavar="FILE", default="", help="another executable"
+    )
+    reload.add_argument("--wait", action="store_true", help="until the new engine serves or fails")
     drain = command(
         "drain",
         "Ends the service of a run directory; what it has accepted finishes first.",

@@ -15,7 +15,7 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -26,7 +26,7 @@ from strata.api.app import make_runner
 from strata.api.operations import boot_app, operations_routes
 from strata.config import Config, take_notify_environment
 from strata.config_source import Settings, hidden, shown
-from strata.control_protocol import Answer, Command, DrainCommand
+from strata.control_protocol import Answer, Command, DrainCommand, ReloadCommand
 from strata.control_server import close_control, serve_control
 from strata.engines import stale, strays
 from strata.engines.epoch import EngineSetup, Epoch
@@ -45,6 +45,8 @@ from strata.observe.output import Output
 from strata.observe.status_socket import StateWriter, StatusServer
 from strata.observe.status_source import ServiceFacts, StatusSource, version
 from strata.observe.terminal import Terminal
+from strata.reload_command import answers as reload_answers
+from strata.reload_command import new_setup, not_taken
 from strata.service_notify import ServiceNotifier
 from strata.serving.service import EngineService
 
@@ -81,8 +83,9 @@ class AppBuilder(Protocol):
     ) -> web.Application: ...  # fmt: skip
 
 
-def serve(settings: Settings, build_http: AppBuilder) -> int:
-    """Runs the service; returns the exit status. Raises StrataError for what stops its start."""
+def serve(settings: Settings, build_http: AppBuilder, reread: Callable[[], Settings]) -> int:
+    """Runs the service; `reread` reads the settings again, for a reload. Returns the exit status.
+    Raises StrataError for what stops its start."""
     _raise_descriptor_limit()
     config = settings.config
     model, engine = find_model(config), find_engine(config)
@@ -106,7 +109,7 @@ def serve(settings: Settings, build_http: AppBuilder) -> int:
                 log.warning("ended the engine %d that an earlier run left behind", ended.pid)
             if left:
                 log.warning("ended what an earlier run's engine left behind: %s", left)
-            asyncio.run(_Service(inputs, terminal, build_http).run())
+            asyncio.run(_Service(inputs, terminal, build_http, reread).run())
         except BaseExceptionGroup as group:
             raise _first(group) from group
         finally:
@@ -165,8 +168,15 @@ def _listen(config: Config) -> socket.socket:
 class _Service:
     """One run of the service. Implements `OwnerObserver`."""
 
-    def __init__(self, inputs: Inputs, terminal: Terminal, build_http: AppBuilder) -> None:
+    def __init__(
+        self,
+        inputs: Inputs,
+        terminal: Terminal,
+        build_http: AppBuilder,
+        reread: Callable[[], Settings],
+    ) -> None:
         self._inputs = inputs
+        self._reread = reread
         self._terminal = terminal
         self._build_http = build_http
         self._started_s = time.monotonic()
@@ -190,7 +200,7 @@ class _Service:
             without_kernels=config.without_kernel,
         )
         launch = Launch(inputs.engine, engine_arguments(config))
-        setup = EngineSetup(
+        self._setup = setup = EngineSetup(
             launch, wanted, inputs.run_dir, quarantine_trial_s=config.quarantine_trial_s
         )
         self._bundles = BundleWriter(
@@ -309,6 +319,14 @@ class _Service:
                 yield Answer(
                     text=f"the service drains: {text}, within {drain_s:g} s", is_final=True
                 )
+
+            case ReloadCommand():
+                settings = await asyncio.to_thread(self._reread)
+                setup = await asyncio.to_thread(new_setup, self._setup, settings, command)
+                ignored = not_taken(self._inputs.config, settings.config)
+                log.info("told to reload")
+                async for answer in reload_answers(self._owner.reload, setup, ignored):
+                    yield answer
 
     # --- inside
 

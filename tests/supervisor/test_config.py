@@ -178,7 +178,10 @@ def test_repeatable_and_boolean_flags(capsys: pytest.CaptureFixture[str]) -> Non
     ("argv", "says"),
     [
         (["serv"], "unknown command serv; did you mean serve? (see strata-supervisor --help)"),
-        (["zzz"], "unknown command zzz; there are serve, status, drain, quarantine, crashes, beacon"),
+        (
+            ["zzz"],
+            "unknown command zzz; there are serve, status, reload, drain, quarantine, crashes",
+        ),
         (["--model", "x", "serve"], "--model stands before the command; flags follow it"),
         (["status", "-m"], "unknown flag -m (see strata-supervisor status --help)"),
         (["status", "--log-level", "info"], "unknown flag --log-level"),

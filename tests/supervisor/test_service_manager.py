@@ -182,7 +182,9 @@ async def test_serve_under_a_manager(
 
 
 async def test_exit_on_hold_is_a_status_of_its_own(tmp_path: Path) -> None:
-    process = await start(tmp_path, "--exit-on-hold", behaviours=[{"exit_at": "hello"}])
+    process = await start(
+        tmp_path, "--exit-on-hold", behaviours=[{"die_at": "hello", "signal": 11}]
+    )
     async with asyncio.timeout(120):
         _, err = await process.communicate()
     assert process.returncode == HeldError.exit_code == 75

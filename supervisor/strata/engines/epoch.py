@@ -100,8 +100,11 @@ class Epoch:
         listener: EngineListener,
         on_changed: Callable[[], None],
         on_report: Callable[[str, str], None],
+        *,
+        record_name: str = stale.RECORD_NAME,
     ) -> None:
         """`on_report` takes code and sentence of what is odd about the engine."""
+        self._record_name = record_name
         self.number = number
         self.handshake = Handshake(setup.wanted, number)
         self.output = EngineLog(setup.run_dir, number)
@@ -146,7 +149,7 @@ class Epoch:
         beacon_fd = None if self._beacon is None else self._beacon.fd
         run_dir = self._setup.run_dir
         try:
-            process = launch(self._setup.launch, beacon_fd, run_dir)
+            process = launch(self._setup.launch, beacon_fd, run_dir, self.number)
         except OSError as error:
             return self._launch_failed(error)
         self.process = process
@@ -160,7 +163,7 @@ class Epoch:
             if self._reap_timer is not None:
                 self._reap_timer.cancel()
             self._client.close()
-        left = await asyncio.to_thread(_end_rest, run_dir, process.pid)
+        left = await asyncio.to_thread(_end_rest, run_dir, process.pid, self.number)
         if left:
             log.warning("ended what the engine had started and left: %s", left)
         await self._forget_record()
@@ -198,7 +201,9 @@ class Epoch:
         """A full disk or a run directory that is gone costs the record, not the service."""
         run_dir, run_id = self._setup.run_dir, self._setup.wanted.run_id
         try:
-            await asyncio.to_thread(stale.write_record, run_dir, process.pid, self.number, run_id)
+            await asyncio.to_thread(
+                stale.write_record, run_dir, process.pid, self.number, run_id, self._record_name
+            )
         except OSError as error:
             log.warning(
                 "%s cannot be written: %s; should this supervisor be killed, the next one does not"
@@ -212,9 +217,16 @@ class Epoch:
         """A record that stays is harmless: its process is gone, and it names the start time."""
         run_dir = self._setup.run_dir
         try:
-            await asyncio.to_thread(stale.forget_record, run_dir)
+            await asyncio.to_thread(stale.forget_record, run_dir, self.number)
         except OSError as error:
             log.warning("%s cannot be removed: %s", run_dir / stale.RECORD_NAME, error.strerror)
+
+    def promote_record(self) -> None:
+        """The engine was proven beside another one and has taken over. In a thread."""
+        try:
+            stale.promote_record(self._setup.run_dir)
+        except OSError as error:
+            log.warning("%s cannot be renamed: %s", stale.NEXT_NAME, error.strerror)
 
     def stop(self) -> None:
         """Ends the engine: DRAIN where it runs, then SIGTERM, then SIGKILL."""
@@ -415,7 +427,7 @@ class Epoch:
         )
 
 
-def _end_rest(run_dir: Path, group: int) -> list[int]:
+def _end_rest(run_dir: Path, group: int, epoch: int) -> list[int]:
     """What the engine may have started, in its group or out of it."""
     strays.reap_group(group)
-    return strays.end_strays(run_dir)
+    return strays.end_strays(run_dir, epoch)

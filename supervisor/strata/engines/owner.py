@@ -11,26 +11,30 @@ import contextlib
 import enum
 import logging
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
 from strata_protocol.exit_codes import ExitCode
-from strata_protocol.messages import ModePlan, Reason
+from strata_protocol.messages import Reason
 
-from strata.engines.blame import blame, is_in_step
-from strata.engines.crash_memory import CrashMemory
+from strata.engines import stale
+from strata.engines.blame import blame
+from strata.engines.course import Course
 from strata.engines.crash_report import Counters, CrashReporter, NullCrashReporter, crash_of
 from strata.engines.decision_log import DecisionLog
 from strata.engines.engine_log import newest_epoch
 from strata.engines.epoch import EngineSetup, Epoch
+from strata.engines.epoch_facts import Fingerprints, fingerprint, memory_of, plan_of, suspects_of
 from strata.engines.exits import UNUSABLE, EngineExit, ExitClass
+from strata.engines.gate import Gate
 from strata.engines.handshake import Refused
-from strata.engines.memory_wait import bytes_needed, wait_for_memory
+from strata.engines.memory_wait import wait_for_memory
 from strata.engines.modes import sentence, sentences
 from strata.engines.port import EngineListener, EngineLost
 from strata.engines.quarantine import QuarantineRow
+from strata.engines.reload import Reload, ReloadError, Successor
+from strata.engines.replacer import Replacer
 from strata.engines.restart import Decision, Ended, Hold, StartAfter, StayDown, Stopped
 from strata.engines.restart_memory import RestartMemory
 from strata.engines.restart_state import RestartView
@@ -39,8 +43,6 @@ from strata.errors import EngineUnusableError, StrictError
 
 STEP_UP_LOOK_S = 60.0  # how often an engine below the top rung is looked at
 INPUT_POLL_S = 2.0  # how often a refused start looks whether its inputs changed
-
-Fingerprints = tuple[tuple[int, int, int] | None, ...]
 
 log = logging.getLogger("strata.engine")
 
@@ -93,14 +95,6 @@ class EngineOwner:
         jitter: Callable[[], float] = random.random,
         reporter: CrashReporter | None = None,
     ) -> None:
-        model = Path(setup.wanted.model)
-        self._memory = CrashMemory(
-            setup.run_dir,
-            model,
-            setup.launch.executable,
-            setup.quarantine_trial_s,
-            setup.clock,
-        )
         self.view = EngineView(decisions=DecisionLog(setup.clock))
         self._restarts = RestartMemory(
             setup.run_dir,
@@ -109,33 +103,25 @@ class EngineOwner:
             self.view.decisions,
             is_strict=setup.wanted.is_strict,
         )
-        wanted = replace(setup.wanted, quarantine=self._memory.offer, rung=self._restarts.choose)
-        self._setup = replace(setup, wanted=wanted)
+        self._course = Course.of(setup, self._restarts.choose)
         self._listener = listener
         self._observer = observer
         self._reporter = reporter or NullCrashReporter()
         self._stop = asyncio.Event()
         self._number = newest_epoch(setup.run_dir)
         self._was_ever_ready = False
-        self._inputs = (model, setup.launch.executable)
-        asked = setup.wanted
-        self._place = (
-            str(model),
-            asked.modes,
-            sorted(asked.explicit),
-            asked.is_strict,
-            asked.without_kernels,
-        )
         self._found: Fingerprints = ()  # of the inputs, before the last start read them
         self._ready_at_s: float | None = None  # loop time, of the engine that runs
         self._needed_bytes = 0  # memory that the last engine's plan needed
         self._is_making_room = False  # the engine is being ended for a step up
         self._counted = 0  # finished requests that the policy knows of
         self._saves: set[asyncio.Task[None]] = set()
+        self._gate = Gate(listener, is_open=True)  # of the engine that runs
+        self._replacer = Replacer(self, listener, self._restarts, self.view.decisions)
 
     def quarantine(self) -> list[QuarantineRow]:
         """What is remembered of modes that ended engines."""
-        return self._memory.rows()
+        return self._course.memory.rows()
 
     def restarts(self) -> RestartView:
         """The restart policy's counters."""
@@ -150,25 +136,43 @@ class EngineOwner:
         last = self.view.last_exit
         return "" if last is None else self._reporter.bundle_of(last.epoch)
 
+    async def reload(self, wanted: Reload) -> str:
+        """Replaces the engine (reload.py); returns a sentence. Raises ReloadError."""
+        if self.view.state is not EngineState.READY or self._stop.is_set():
+            raise ReloadError(
+                f"the engine is {self.view.state.value}, not ready; a reload needs one that serves"
+            )
+        self._replacer.put(wanted)
+        return await wanted.outcome
+
     async def run(self) -> None:
         """Returns after `stop`, once no engine is left. Raises StrictError when `--strict`
         refuses the first start, EngineUnusableError when this engine cannot run here at all."""
         is_first = True
         try:
-            while not self._stop.is_set():
-                self._found = await asyncio.to_thread(_fingerprint, self._inputs)
-                await self._memory.on_start()
-                await self._restarts.on_place(self._memory.inputs, self._place)
+            while not self._stop.is_set() or self._replacer.successor is not None:
+                if self._replacer.successor is not None:
+                    if not await self._go_on_with(self._replacer.successor):
+                        break
+                    continue
+                self._found = await asyncio.to_thread(fingerprint, self._course.inputs)
+                await self._course.memory.on_start()
+                await self._restarts.on_place(self._course.memory.inputs, *self._course.place)
                 if is_first:
                     is_first = False
                     await self._follow(self._restarts.first_start(), "that of an earlier run")
                 await self._await_memory()
                 if self._stop.is_set():
                     break
-                exited, took_mode_out = await self._run_epoch()
-                if not await self._carry_out(exited, took_mode_out):
+                await self._restarts.on_started()
+                self._gate = Gate(self._listener, is_open=True)
+                epoch = self.view.epoch = self.next_epoch(self._course, self._gate)
+                if self._replacer.trial is not None:
+                    self._replacer.trial.epoch = epoch
+                if not await self._live(epoch, epoch.run(), EngineState.LOADING):
                     break
         finally:
+            self._replacer.close()
             await self.saved()
             if self._stop.is_set():
                 await self._restarts.on_stopped()
@@ -177,36 +181,90 @@ class EngineOwner:
     def stop(self) -> None:
         """Ends the engine and the owner task."""
         self._stop.set()
+        if self._replacer.successor is not None:
+            self._replacer.successor.epoch.stop()
         if self.view.epoch is not None:
             self.view.epoch.stop()
 
-    async def _run_epoch(self) -> tuple[EngineExit, bool]:
+    # --- ReplaceHost
+
+    @property
+    def course(self) -> Course:
+        return self._course
+
+    @property
+    def found(self) -> Fingerprints:
+        return self._found
+
+    def next_epoch(self, course: Course, gate: Gate, record_name: str = stale.RECORD_NAME) -> Epoch:
+        self._number += 1
+        decide = self.view.decisions.add
+        return Epoch(
+            self._number, course.setup, gate, self._epoch_changed, decide, record_name=record_name
+        )
+
+    def on_taken_over(self, successor: Successor) -> None:
+        self.view.epoch = successor.epoch
+        self._observer.on_changed()
+
+    # --- inside
+
+    async def _go_on_with(self, successor: Successor) -> bool:
+        """The engine that has taken over, to its exit and what follows."""
+        self._replacer.successor = None
+        self._course = successor.course.with_rung(self._restarts.choose)
+        self._gate = successor.gate
+        self._found = await asyncio.to_thread(fingerprint, self._course.inputs)
+        await asyncio.to_thread(successor.epoch.promote_record)
+        await self._restarts.on_place(self._course.memory.inputs, *self._course.place)
+        if (choice := successor.epoch.handshake.choice) is not None:
+            await self._restarts.take_over(choice)
+        return await self._live(successor.epoch, successor.task, EngineState.READY)
+
+    async def _live(self, epoch: Epoch, running: Awaitable[EngineExit], state: EngineState) -> bool:
+        """One engine to its exit and what follows; False when the owner is done."""
+        exited, took_mode_out = await self._run_epoch(epoch, running, state)
+        replacer = self._replacer
+        if replacer.successor is not None and replacer.successor.is_serving:
+            return True
+        await replacer.on_ended(f"the old engine {exited.text}")
+        trial = replacer.trial
+        if trial is None or self._stop.is_set():
+            return await self._carry_out(exited, took_mode_out)
+        self._restarts.on_made_room()
+        if trial.epoch is epoch:
+            replacer.on_trial_failed(trial, epoch, exited)
+        self._course = trial.old if trial.epoch is epoch else trial.new
+        self._show(EngineState.RESTARTING)
+        return True
+
+    async def _run_epoch(
+        self, epoch: Epoch, running: Awaitable[EngineExit], state: EngineState
+    ) -> tuple[EngineExit, bool]:
         """Runs one engine; returns its exit and whether that took a mode out."""
         now = asyncio.get_running_loop().time
-        self._number += 1
-        epoch = Epoch(
-            self._number, self._setup, self._listener, self._epoch_changed, self.view.decisions.add
-        )
-        await self._restarts.on_started()
-        self._ready_at_s = None
+        gate = self._gate
         self._is_making_room = False
         self._counted = 0
+        self._ready_at_s = now() if state is EngineState.READY else None
         self.view.starts += 1
-        self.view.epoch = epoch
         self.view.next_start_s = None
-        self._observer.on_started(self._number)
-        self._show(EngineState.LOADING)
+        self._observer.on_started(epoch.number)
+        self._show(state)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._memory.keep(self._ready_s, lambda: epoch.served), name="memory")
+            keep = self._course.memory.keep(self._ready_s, lambda: epoch.served)
+            tasks.create_task(keep, name="memory")
             looks = tasks.create_task(self._look_up(epoch), name="step up")
-            exited = await epoch.run()
+            reloads = tasks.create_task(self._replacer.serve(epoch, gate), name="reloads")
+            exited = await running
             looks.cancel()
+            reloads.cancel()
             ready_s = self._ready_s()
-            self._memory.stop_keeping()
+            self._course.memory.stop_keeping()
         self.view.last_exit, self.view.last_exit_s = exited, now()
         for _ in range(epoch.served - self._counted):
             self._restarts.on_request_finished()
-        if self._stop.is_set():
+        if exited.exit_class is ExitClass.STOP:
             log.info("engine %s", exited.text)
         else:
             self.view.boot_attempts += exited.is_boot_attempt
@@ -217,7 +275,7 @@ class EngineOwner:
             f"Engine start {exited.epoch}, pid {exited.pid}: {exited.text}.",
         )
         self._observer.on_exited(exited)
-        verdict = self._memory.on_exited(exited, _plan(epoch), ready_s, epoch.served)
+        verdict = self._course.memory.on_exited(exited, plan_of(epoch), ready_s, epoch.served)
         if verdict.taken_out:
             out = ", ".join(verdict.taken_out)
             self.view.decisions.add(
@@ -227,20 +285,23 @@ class EngineOwner:
             view = self.view
             counters = Counters(view.starts, view.crashes, view.boot_attempts)
             self._reporter.on_crashed(
-                crash_of(epoch, self._setup, exited, verdict, _plan(epoch), counters=counters)
+                crash_of(
+                    epoch, self._course.setup, exited, verdict, plan_of(epoch), counters=counters
+                )
             )
         if epoch.handshake.ready is not None:
-            self._listener.on_lost(
+            gate.on_lost(
                 EngineLost(
                     exited.text,
-                    suspects=_suspects(exited),
+                    suspects=suspects_of(exited),
                     is_external=exited.exit_class in (ExitClass.EXTERNAL, ExitClass.STOP),
                     signature=verdict.signature,
                     blamed_mode=", ".join(verdict.taken_out),
+                    is_planned=self._replacer.trial is not None,
                 )
             )
-        self._needed_bytes = _needed(epoch)
-        await self._memory.save()
+        self._needed_bytes = memory_of(epoch)
+        await self._course.memory.save()
         return exited, bool(verdict.taken_out)
 
     def _ready_s(self) -> float:
@@ -250,7 +311,7 @@ class EngineOwner:
     def _epoch_changed(self) -> None:
         epoch = self.view.epoch
         if epoch is not None and epoch.handshake.caps is not None:
-            self._memory.on_header(epoch.handshake.caps.model.sha256_head)
+            self._course.memory.on_header(epoch.handshake.caps.model.sha256_head)
         if (
             epoch is not None
             and epoch.handshake.ready is not None
@@ -266,6 +327,7 @@ class EngineOwner:
             save = asyncio.ensure_future(self._restarts.on_ready())
             self._saves.add(save)
             save.add_done_callback(self._saves.discard)
+            self._replacer.on_trial_ready()
             self._show(EngineState.READY)
         else:
             self._observer.on_changed()
@@ -310,7 +372,7 @@ class EngineOwner:
     def _ended(self, exited: EngineExit, took_mode_out: bool) -> Ended:
         """An exit as the policy sees it."""
         epoch = self.view.epoch
-        plan = None if epoch is None else _plan(epoch)
+        plan = None if epoch is None else plan_of(epoch)
         guilty = blame(exited.exit_class, exited.status, exited.beacon, plan)
         return Ended(
             exited.exit_class,
@@ -361,7 +423,7 @@ class EngineOwner:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(INPUT_POLL_S):
                     await self._stop.wait()
-            if await asyncio.to_thread(_fingerprint, self._inputs) != self._found:
+            if await asyncio.to_thread(fingerprint, self._course.inputs) != self._found:
                 log.info("the model file or the engine changed; starting again")
                 return
 
@@ -370,7 +432,7 @@ class EngineOwner:
         or --strict wants no less than what was asked."""
         if refused.exit_code in UNUSABLE:
             raise EngineUnusableError("; ".join(r.text for r in refused.reasons), refused.exit_code)
-        if self._setup.wanted.is_strict and refused.exit_code == ExitCode.CONFIG_REFUSED:
+        if self._course.setup.wanted.is_strict and refused.exit_code == ExitCode.CONFIG_REFUSED:
             raise StrictError(list(refused.lines) or [sentence(r) for r in refused.reasons])
 
     async def _wait(self, state: EngineState, delay_s: float) -> None:
@@ -383,41 +445,3 @@ class EngineOwner:
     def _show(self, state: EngineState) -> None:
         self.view.state = state
         self._observer.on_changed()
-
-
-def _suspects(exited: EngineExit) -> tuple[int, ...]:
-    """Requests in the step that an engine died in; empty where not all of them are known."""
-    view = exited.beacon
-    if view is None or not is_in_step(view) or view.rid_count > len(view.rids):
-        return ()
-    return view.rids
-
-
-def _plan(epoch: Epoch) -> ModePlan | None:
-    """What an engine ran, or was about to."""
-    shake = epoch.handshake
-    if shake.ready is not None:
-        return shake.ready.plan
-    return shake.choice.plan if shake.choice is not None else None
-
-
-def _needed(epoch: Epoch) -> int:
-    """Memory that an engine's plan needed, as far as is known."""
-    shake = epoch.handshake
-    if shake.ready is not None:
-        return bytes_needed(shake.ready.memory)
-    configuration = shake.choice.configuration if shake.choice is not None else None
-    return 0 if configuration is None else bytes_needed(configuration.memory)
-
-
-def _fingerprint(paths: tuple[Path, ...]) -> Fingerprints:
-    """Identity, size and time of change of files; None for one that is not there."""
-    found: list[tuple[int, int, int] | None] = []
-    for path in paths:
-        try:
-            stat = path.stat()
-        except OSError:
-            found.append(None)
-        else:
-            found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
-    return tuple(found)

@@ -62,6 +62,7 @@ class EngineLost:
     is_external: bool = False  # ended from outside or by us: no request is to blame
     signature: str = ""  # of the crash, where there is one
     blamed_mode: str = ""  # what was taken out for it: this crash convicts no request
+    is_planned: bool = False  # replaced by a reload: that counts against no request
 
 
 class EngineListener(Protocol):
@@ -77,6 +78,10 @@ class EngineListener(Protocol):
 
     def on_lost(self, lost: EngineLost) -> None:
         """A ready engine is gone and will be started again at once or soon."""
+        ...
+
+    def why_not_move(self, ready: EngineReady) -> str:
+        """Why what runs could not go on with that engine, as a clause; empty where it could."""
         ...
 
     def on_down(self, code: str, text: str, retry_after_s: float) -> None:

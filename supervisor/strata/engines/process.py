@@ -25,6 +25,7 @@ from strata.errors import EngineStuckError
 
 PIPE_BYTES = 1 << 20
 RUN_DIR_MARK = "STRATA_RUN_DIR"  # in the environment of the engine and of all it starts
+EPOCH_MARK = "STRATA_EPOCH"
 TERM_WAIT_S = 3.0
 KILL_WAIT_S = 10.0
 
@@ -135,10 +136,10 @@ class EngineProcess:
 
 
 def launch(
-    spec: Launch, beacon_fd: int | None = None, run_dir: Path | None = None
+    spec: Launch, beacon_fd: int | None = None, run_dir: Path | None = None, epoch: int = 0
 ) -> EngineProcess:
-    """Starts the engine; `beacon_fd` stays ours. `run_dir` marks it and all that it may start as
-    that directory's (strays.py). Raises OSError where the executable cannot be started.
+    """Starts the engine; `beacon_fd` stays ours. `run_dir` and `epoch` mark it and all that it may
+    start as theirs (strays.py). Raises OSError where the executable cannot be started.
 
     Must be called on the main thread: the engine asks the kernel to end it together with the
     *thread* that started it.
@@ -163,7 +164,7 @@ def launch(
             env={
                 **os.environ,
                 "STRATA_PPID": str(os.getpid()),
-                **({} if run_dir is None else {RUN_DIR_MARK: str(run_dir)}),
+                **({} if run_dir is None else _marks(run_dir, epoch)),
             },
         )
     except BaseException:
@@ -174,6 +175,10 @@ def launch(
         for fd in theirs:
             os.close(fd)
     return EngineProcess(popen, command_write, event_read, log_read)
+
+
+def _marks(run_dir: Path, epoch: int) -> dict[str, str]:
+    return {RUN_DIR_MARK: str(run_dir), EPOCH_MARK: str(epoch)}
 
 
 def _widen(fd: int) -> None:

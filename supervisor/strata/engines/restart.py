@@ -166,6 +166,18 @@ class RestartPolicy:
         if starts:
             starts[-1] = msgspec.structs.replace(starts[-1], became_ready=True)
 
+    def take_over(self, ladder: Ladder, now: float) -> None:
+        """An engine that was proven beside the last one goes on, on the rung of `peek`."""
+        self.on_made_room(now)
+        self.on_started(now)
+        self._ladder, self._rung = ladder, self.peek(ladder)
+        self.state.rung = ladder.rungs[self._rung].name
+        self.on_ready(now)
+
+    def peek(self, ladder: Ladder) -> int:
+        """The rung without a step up."""
+        return ladder.find(self.state.limit)
+
     def on_request_finished(self) -> None:
         self._served += 1
 

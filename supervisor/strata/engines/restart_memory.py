@@ -89,8 +89,7 @@ class RestartMemory:
 
     def choose(self, choice: Choice) -> tuple[int, str]:
         """Index of the rung that runs, and a sentence why it is not the first."""
-        ladder = Ladder.of(choice.ladder, choice.offered.configurations)
-        index, step = self._policy.choose(ladder.top if self._is_strict else ladder, self._steady())
+        index, step = self._policy.choose(self._ladder_of(choice), self._steady())
         if step is not None:
             self._decisions.add(
                 "restart.stepped_up",
@@ -98,6 +97,21 @@ class RestartMemory:
             )
         rung = choice.ladder[index].name
         return index, f"the service went down to rung {rung}: {self._policy.state.why}"
+
+    def peek(self, choice: Choice) -> tuple[int, str]:
+        """As `choose`, for an engine beside the one that runs: nothing changes by it."""
+        index = self._policy.peek(self._ladder_of(choice))
+        rung = choice.ladder[index].name
+        return index, f"the service went down to rung {rung}: {self._policy.state.why}"
+
+    async def take_over(self, choice: Choice) -> None:
+        """An engine whose rung `peek` chose goes on from the one that ran."""
+        self._policy.take_over(self._ladder_of(choice), self._steady())
+        await self.save()
+
+    def _ladder_of(self, choice: Choice) -> Ladder:
+        ladder = Ladder.of(choice.ladder, choice.offered.configurations)
+        return ladder.top if self._is_strict else ladder
 
     async def on_ready(self) -> None:
         self._policy.on_ready(self._steady())

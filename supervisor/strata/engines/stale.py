@@ -19,6 +19,7 @@ from typing import Final
 from strata.errors import RunDirError
 
 RECORD_NAME = "engine.json"
+NEXT_NAME = "engine-next.json"  # of an engine that is proven beside the one that serves
 LOCK_NAME = "lock"
 END_WAIT_S = 10.0
 _IS_LINUX: Final = os.uname().sysname == "Linux"
@@ -63,32 +64,40 @@ def start_time(pid: int) -> str | None:
         return None
 
 
-def write_record(run_dir: Path, pid: int, epoch: int, run_id: str) -> None:
+def write_record(run_dir: Path, pid: int, epoch: int, run_id: str, name: str = RECORD_NAME) -> None:
     """Remembers the engine just launched. Atomic; makes a run directory that is gone. Raises
     OSError."""
     found = start_time(pid)
     if found is None:
         return  # gone already; its exit is about to be reported
     record = EngineRecord(pid, found, boot_id(), epoch, run_id)
-    partial = run_dir / (RECORD_NAME + ".new")
+    partial = run_dir / (name + ".new")
     text = json.dumps(asdict(record))
     try:
         partial.write_text(text)
     except FileNotFoundError:
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         partial.write_text(text)
-    partial.replace(run_dir / RECORD_NAME)
+    partial.replace(run_dir / name)
 
 
-def forget_record(run_dir: Path) -> None:
-    """Raises OSError."""
-    (run_dir / RECORD_NAME).unlink(missing_ok=True)
+def promote_record(run_dir: Path) -> None:
+    """The engine beside the one that serves has taken over. Raises OSError."""
+    (run_dir / NEXT_NAME).replace(run_dir / RECORD_NAME)
 
 
-def read_record(run_dir: Path) -> EngineRecord | None:
+def forget_record(run_dir: Path, epoch: int | None = None) -> None:
+    """Of one engine start, or of all. Raises OSError."""
+    for name in (RECORD_NAME, NEXT_NAME):
+        record = read_record(run_dir, name) if epoch is not None else None
+        if record is None or record.epoch == epoch:
+            (run_dir / name).unlink(missing_ok=True)
+
+
+def read_record(run_dir: Path, name: str = RECORD_NAME) -> EngineRecord | None:
     """The record of a former run, or None where there is none or it cannot be understood."""
     try:
-        return EngineRecord(**json.loads((run_dir / RECORD_NAME).read_text()))
+        return EngineRecord(**json.loads((run_dir / name).read_text()))
     except (OSError, ValueError, TypeError):
         return None
 
@@ -100,9 +109,14 @@ def end_stale_engine(run_dir: Path) -> EngineRecord | None:
     before the event loop serves: it may wait up to END_WAIT_S. Raises RunDirError when the
     process does not go away: a second engine beside it would not fit in memory.
     """
-    record = read_record(run_dir)
+    found = [_end_recorded(run_dir, name) for name in (RECORD_NAME, NEXT_NAME)]
+    forget_record(run_dir)
+    return next((record for record in found if record is not None), None)
+
+
+def _end_recorded(run_dir: Path, name: str) -> EngineRecord | None:
+    record = read_record(run_dir, name)
     if record is None or record.boot_id != boot_id() or start_time(record.pid) != record.start_time:
-        forget_record(run_dir)
         return None
     with contextlib.suppress(ProcessLookupError):
         # It led its own session, so its group is its pid.
@@ -111,7 +125,6 @@ def end_stale_engine(run_dir: Path) -> EngineRecord | None:
         raise RunDirError(
             f"the engine {record.pid} of an earlier run does not end; its process is stuck"
         )
-    forget_record(run_dir)
     return record
 
 

@@ -17,7 +17,7 @@ import signal
 import time
 from pathlib import Path
 
-from strata.engines.process import RUN_DIR_MARK
+from strata.engines.process import EPOCH_MARK, RUN_DIR_MARK
 
 END_WAIT_S = 5.0
 REAP_WAIT_S = 1.0
@@ -36,16 +36,19 @@ def adopt_orphans() -> bool:
         return False
 
 
-def end_strays(run_dir: Path) -> list[int]:
-    """Kills what carries the run directory's mark and waits for it, up to END_WAIT_S. Returns the
-    processes that it ended. Call it while no engine of this run directory is to live."""
+def end_strays(run_dir: Path, epoch: int | None = None) -> list[int]:
+    """Kills what carries the run directory's mark, and that of `epoch` where it is given, and waits
+    for it, up to END_WAIT_S. Returns the processes that it ended. Call it while no engine of this
+    run directory, or of that epoch, is to live."""
     if not hasattr(os, "pidfd_open"):
         return []
-    mark = f"{RUN_DIR_MARK}={run_dir}".encode()
+    marks = {f"{RUN_DIR_MARK}={run_dir}".encode()}
+    if epoch is not None:
+        marks.add(f"{EPOCH_MARK}={epoch}".encode())
     found: dict[int, int] = {}
     try:
         for pid in _own_processes():
-            fd = _open_marked(pid, mark)
+            fd = _open_marked(pid, marks)
             if fd is not None:
                 found[pid] = fd
         for fd in found.values():
@@ -83,14 +86,14 @@ def _own_processes() -> list[int]:
     return pids
 
 
-def _open_marked(pid: int, mark: bytes) -> int | None:
-    """A descriptor of the process where it carries the mark."""
+def _open_marked(pid: int, marks: set[bytes]) -> int | None:
+    """A descriptor of the process where it carries all of the marks."""
     try:
         fd = os.pidfd_open(pid)
     except OSError:
         return None
     try:
-        if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+        if marks <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
             return fd
     except OSError:
         pass  # gone, or not ours to read

@@ -148,17 +148,18 @@ class Admission:
         if queue.waiting >= self._limits.queue_requests or is_long:
             raise self._queue_full(queue, 0, now)
 
-    def refusal(self, spec: RequestSpec) -> RejectedError | None:
+    def refusal(self, spec: RequestSpec, facts: EngineFacts | None = None) -> RejectedError | None:
         """The refusal of what the running mode cannot serve, or None: needs it does not have, a
         prompt that leaves no room for an answer. What is not known yet is checked at READY."""
-        found = misfit(needs_of(spec.params), self.facts.mode if self.facts else None)
+        facts = facts or self.facts
+        found = misfit(needs_of(spec.params), facts.mode if facts else None)
         if found is not None:
             return RejectedError(
                 ErrorKind.UNSUPPORTED, MODE_UNSUPPORTED, found.text, param=found.param
             )
-        if self.facts is None:
+        if facts is None:
             return None
-        context = self.facts.plan.max_context
+        context = facts.plan.max_context
         if len(spec.prompt_ids) + min(spec.params.max_tokens, 1) <= context:
             return None
         return RejectedError(
@@ -168,13 +169,16 @@ class Admission:
             f" {context} tokens with its answer",
         )
 
-    def fit_error(self, spec: RequestSpec, generated: int) -> RejectedError | None:
-        """Why the engine that is ready now cannot take a request accepted earlier, of which
-        `generated` tokens exist; None where it can."""
-        error = self.refusal(spec)
-        if error is not None or not generated or self.facts is None:
+    def fit_error(
+        self, spec: RequestSpec, generated: int, facts: EngineFacts | None = None
+    ) -> RejectedError | None:
+        """Why the engine of `facts`, or the one that is ready now, cannot take a request accepted
+        earlier, of which `generated` tokens exist; None where it can."""
+        facts = facts or self.facts
+        error = self.refusal(spec, facts)
+        if error is not None or not generated or facts is None:
             return error
-        context = self.facts.plan.max_context
+        context = facts.plan.max_context
         tokens = len(spec.prompt_ids) + generated
         # All that was asked for may be there already, and only its end is missing.
         if tokens < context or generated >= spec.params.max_tokens:

@@ -61,7 +61,7 @@ class Recovery:
         for entry in running:
             is_suspect = entry.rid in suspects
             # Who stood by while a suspect was tried does not pay for the suspect's crash.
-            entry.losses += is_suspect or not (is_trial and suspects)
+            entry.losses += not lost.is_planned and (is_suspect or not (is_trial and suspects))
             if entry.is_cancelled or entry.ending is not None:
                 ended.append((entry, None))
             elif is_suspect and guilty is not None:

@@ -29,6 +29,7 @@ from strata.serving.deadline import deadline_exceeded, deadline_s
 from strata.serving.effects import Deliver, Effect, Fault, Send
 from strata.serving.entry import CREDIT_WINDOW, Entry, RequestState
 from strata.serving.line import Line
+from strata.serving.move import why_not_move
 from strata.serving.recorder import Recorder
 from strata.serving.recovery import Recovery
 from strata.serving.request import (
@@ -89,6 +90,12 @@ class Scheduler:
         """What may be written down of the requests that the engine has."""
         return [facts_of(e, was_in_step=e.rid in suspects) for e in self._in_flight.values()]
 
+    def why_not_move(self, facts: EngineFacts) -> str:
+        """Why what runs could not go on with an engine of these facts; empty where it could."""
+        return why_not_move(
+            self._in_flight.values(), self._recovery.journal, self._admission, facts
+        )
+
     @property
     def parked(self) -> int:
         """Requests that have lost their engine and wait for the next one; they count as waiting."""
@@ -101,11 +108,6 @@ class Scheduler:
     def quarantined(self, now: float) -> int:
         """Requests, by fingerprint, that are refused because they killed engines."""
         return self._recovery.quarantine.count(now)
-
-    @property
-    def is_trying(self) -> bool:
-        """Whether a crash's suspects run alone, one after another."""
-        return self._recovery.trials.is_on
 
     def oldest_wait_s(self, now: float) -> float:
         return max((now - e.arrived_s for e in self._line), default=0.0)

@@ -103,7 +103,7 @@ class EngineService:
 
     def on_ready(self, ready: EngineReady, port: EnginePort) -> None:
         self._port = port
-        self._facts = EngineFacts(ready.model, ready.ready.plan, ready.modes, known(ready.features))
+        self._facts = _facts(ready)
         self._perform(self._scheduler.on_ready(self._facts, self._clock()))
 
     def on_message(self, message: RunMessage) -> None:
@@ -127,6 +127,9 @@ class EngineService:
         self._port = None
         self._stats = None
         self._perform(self._scheduler.on_lost(lost, self._clock()))
+
+    def why_not_move(self, ready: EngineReady) -> str:
+        return self._scheduler.why_not_move(_facts(ready))
 
     def on_down(self, code: str, text: str, retry_after_s: float) -> None:
         closure = Closure(code, text, retry_after_s)
@@ -222,3 +225,7 @@ class EngineService:
                         self._port.fault(text)
                 case _:
                     assert_never(effect)
+
+
+def _facts(ready: EngineReady) -> EngineFacts:
+    return EngineFacts(ready.model, ready.ready.plan, ready.modes, known(ready.features))

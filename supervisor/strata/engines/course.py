@@ -1,0 +1,47 @@
+"""What engines are started with until a reload changes it: settings, the memory of crashes that
+goes with model file and executable, and the facts by which the restart policy knows the place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from strata.engines.crash_memory import CrashMemory
+from strata.engines.epoch import EngineSetup
+from strata.engines.modes import Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    setup: EngineSetup
+    memory: CrashMemory
+
+    @classmethod
+    def of(cls, setup: EngineSetup, rung: Callable[[Choice], tuple[int, str]]) -> Course:
+        """`rung` chooses the rung of the ladder at CAPS."""
+        memory = CrashMemory(
+            setup.run_dir,
+            Path(setup.wanted.model),
+            setup.launch.executable,
+            setup.quarantine_trial_s,
+            setup.clock,
+        )
+        wanted = replace(setup.wanted, quarantine=memory.offer, rung=rung)
+        return cls(replace(setup, wanted=wanted), memory)
+
+    def with_rung(self, rung: Callable[[Choice], tuple[int, str]]) -> Course:
+        wanted = replace(self.setup.wanted, rung=rung)
+        return replace(self, setup=replace(self.setup, wanted=wanted))
+
+    @property
+    def inputs(self) -> tuple[Path, Path]:
+        """Model file and executable."""
+        return Path(self.setup.wanted.model), self.setup.launch.executable
+
+    @property
+    def place(self) -> tuple[object, ...]:
+        """What was asked for."""
+        asked = self.setup.wanted
+        modes = (asked.modes, sorted(asked.explicit), asked.is_strict, asked.without_kernels)
+        return (asked.model, *modes)
