@@ -83,7 +83,11 @@ Evaluator::Evaluator(const NegotiationInputs& inputs, const Quarantine& quaranti
     try {
         drafter_ = Drafter::open(in_.model, wanted_candidate(in_.want, traits_).mtp);
     } catch (const Error& error) {
-        drafter_reasons_.push_back({error.code(), error.what()});
+        const std::string mtp = wanted_candidate(in_.want, traits_).mtp;
+        const std::string whose = mtp == "model" ? "the model's draft layers" : mtp;
+        std::string text = error.what();
+        if (text.find(whose) == std::string::npos) text = whose + ": " + text;
+        drafter_reasons_.push_back({error.code(), std::move(text)});
     }
 }
 

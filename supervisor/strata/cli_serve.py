@@ -350,8 +350,10 @@ class _Service:
         if epoch is None or epoch.handshake.ready is None or not self._has_text:
             return
         rows = self._status.mode_rows()
-        if rows != self._shown_modes:
-            self._shown_modes = rows
+        # Free memory differs at every start; that alone is no news.
+        news = [row for row in rows if row.name != "device_memory" or row.is_set]
+        if news != self._shown_modes:
+            self._shown_modes = news
             for row in rows:
                 if not row.is_as_asked:
                     log.log(logging.WARNING if row.is_set else logging.INFO, "%s", row_text(row))

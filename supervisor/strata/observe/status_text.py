@@ -30,9 +30,20 @@ def sighting_lines(seen: Sighting, *, colour: bool = False) -> list[str]:
     return lines
 
 
+HEADLINE_MAX = 240  # characters: three lines of a terminal
+
+
+def _headline(status: Status) -> str:
+    """The reason, or, where it is too long for a line and the table says it anyway, its modes."""
+    names = [row.name for row in status.modes if row.is_set and not row.is_as_asked]
+    if len(status.reason) <= HEADLINE_MAX or status.state != "degraded" or not names:
+        return status.reason
+    return f"{', '.join(names)} not as asked (see below)"
+
+
 def status_lines(status: Status, seen: Sighting | None, *, colour: bool = False) -> list[str]:
     """The record. `seen`: what the system shows besides, where it is of the same moment."""
-    reason = f": {status.reason}" if status.reason else ""
+    reason = f": {_headline(status)}" if status.reason else ""
     up = duration(status.supervisor.uptime_s)
     lines = [_line("strata", f"{status.state.upper()}{reason}  up {up}  {status.supervisor.url}")]
     if status.supervisor.record_age_s:
@@ -107,6 +118,8 @@ def _restarts_text(restarts: RestartStatus) -> str:
         text += f", {counted(restarts.boot_attempts, 'boot attempt')} ended in a probe"
     if restarts.last is not None:
         text += f"; last: {restarts.last.text}, {duration(restarts.last.ago_s)} ago"
+        if restarts.last.exit_class == "external":
+            text += " (from outside, no crash)"
         if restarts.last.bundle:
             text += f" [crashes show {restarts.last.bundle}]"
     if restarts.next_start_s is not None:

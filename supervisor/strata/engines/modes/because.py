@@ -179,6 +179,10 @@ def why_nothing(offered: Offered) -> list[Reason]:
     elif not kept:
         axes = [a for a in AXES if offered.is_less_exact(a, closest.plan)]
         found += [_not_offered(offered, axis) for axis in axes if axis.name in offered.explicit]
+    # What else is in the way of the very thing that was asked. Its kernels are left out: they are
+    # those above with other sizes.
+    asked = _missing(offered, offered.configurations[0])
+    found += [reason for reason in asked if reason.code != "kernel.missing"]
     return _distinct(found)
 
 
