@@ -117,7 +117,7 @@ struct BeaconPage {
     uint32_t rows;
     uint32_t sequences;
     uint32_t rid_count;  // all there are; `rids` holds the first
-    char mode[16];       // being proven, or empty
+    char mode[32];       // being proven (max_context with =N), or empty
     char plan[256];
     uint64_t rids[64];
     uint32_t exit_state;    // 1: exit() was called
@@ -148,18 +148,18 @@ static_assert(offsetof(BeaconPage, rows) == 180);
 static_assert(offsetof(BeaconPage, sequences) == 184);
 static_assert(offsetof(BeaconPage, rid_count) == 188);
 static_assert(offsetof(BeaconPage, mode) == 192);
-static_assert(offsetof(BeaconPage, plan) == 208);
-static_assert(offsetof(BeaconPage, rids) == 464);
-static_assert(offsetof(BeaconPage, exit_state) == 976);
-static_assert(offsetof(BeaconPage, exit_status) == 980);
-static_assert(offsetof(BeaconPage, assert_state) == 984);
-static_assert(offsetof(BeaconPage, module_count) == 988);
-static_assert(offsetof(BeaconPage, assert_text) == 992);
-static_assert(offsetof(BeaconPage, crash) == 1504);
-static_assert(offsetof(BeaconPage, dump) == 1944);
-static_assert(offsetof(BeaconPage, modules) == 2384);
-static_assert(offsetof(BeaconPage, kernels) == 4432);
-static_assert(offsetof(BeaconPage, steps) == 37200);
-static_assert(sizeof(BeaconPage) == 53584);
+static_assert(offsetof(BeaconPage, plan) == 224);
+static_assert(offsetof(BeaconPage, rids) == 480);
+static_assert(offsetof(BeaconPage, exit_state) == 992);
+static_assert(offsetof(BeaconPage, exit_status) == 996);
+static_assert(offsetof(BeaconPage, assert_state) == 1000);
+static_assert(offsetof(BeaconPage, module_count) == 1004);
+static_assert(offsetof(BeaconPage, assert_text) == 1008);
+static_assert(offsetof(BeaconPage, crash) == 1520);
+static_assert(offsetof(BeaconPage, dump) == 1960);
+static_assert(offsetof(BeaconPage, modules) == 2400);
+static_assert(offsetof(BeaconPage, kernels) == 4448);
+static_assert(offsetof(BeaconPage, steps) == 37216);
+static_assert(sizeof(BeaconPage) == 53600);
 
 }  // namespace strata

@@ -124,7 +124,10 @@ bool holds(const Condition& condition, const OpCall& call, const BeaconPage& now
         return now.phase < std::size(kBeaconPhaseNames) &&
                condition.text == kBeaconPhaseNames[now.phase];
     }
-    if (condition.field == "mode") return condition.text == now.mode;
+    if (condition.field == "mode") {
+        const std::string_view mode(now.mode);  // a size may follow: "max_context=4096"
+        return condition.text == mode || condition.text == mode.substr(0, mode.find('='));
+    }
     if (condition.field == "token") {
         const int32_t* end = call.row.tokens + call.row.rows;
         const auto is_wanted = [&](int32_t id) {

@@ -87,7 +87,11 @@ std::vector<Reason> prove(
         if (!pace.is_due(Clock::now())) return;
         channel.send(protocol::Progress{"warm", proven, total, "probes"});
     };
-    Prober prober(runtime, plan, report);
+    // With its size, so that an end of the engine there tells which contexts are proven.
+    const auto on_context = [&](uint32_t context) {
+        beacon.set_mode("max_context=" + std::to_string(context));
+    };
+    Prober prober(runtime, plan, report, on_context);
     struct Run {
         const char* mode;
         ProbeResult (Prober::*probe)();
@@ -110,6 +114,8 @@ std::vector<Reason> prove(
             plan.batch = 1;
         } else if (result.mode == "prefill") {
             plan.prefill = 1;
+        } else if (result.mode == "max_context") {
+            plan.max_context = prober.proven_context();
         } else {
             return result.reasons;
         }

@@ -21,8 +21,14 @@ bool is_finite(const std::vector<float>& values) {
 
 }  // namespace
 
-Prober::Prober(Runtime& runtime, const ModePlan& plan, std::function<void()> on_step)
-    : runtime_(runtime), plan_(plan), on_step_(std::move(on_step)) {
+Prober::Prober(Runtime& runtime,
+               const ModePlan& plan,
+               std::function<void()> on_step,
+               std::function<void(uint32_t)> on_context)
+    : runtime_(runtime),
+      plan_(plan),
+      on_step_(std::move(on_step)),
+      on_context_(std::move(on_context)) {
     // Two subjects must fit the pool where it has two pages at all.
     const uint64_t pool_share = uint64_t{std::max(plan.pages() / 2, 1u)} * kPageTokens;
     const uint64_t most = std::min<uint64_t>({kProbeTokens, plan.max_context, pool_share});
@@ -75,13 +81,29 @@ ProbeResult Prober::batch() {
 
 ProbeResult Prober::max_context() {
     ProbeResult result{"max_context", {}};
-    // A short plan's context was all covered by solo.
-    if (length_ + 1 < kPageTokens) return result;
-    // Every page of the sequence is the probe's first one: real keys and values, and cheap.
     plain(0);
-    const uint32_t context =
-        static_cast<uint32_t>(std::min<uint64_t>(plan_.max_context, plan_.kv_tokens));
-    const uint32_t position = context - 1;
+    proven_context_ = length_ + 1;  // the decode step behind the prompt
+    std::vector<uint32_t> contexts;
+    uint64_t context = std::min<uint64_t>(plan_.max_context, plan_.kv_tokens);
+    for (; context > proven_context_; context /= 2) {
+        contexts.push_back(static_cast<uint32_t>(context));
+    }
+    std::reverse(contexts.begin(), contexts.end());
+    for (const uint32_t tried : contexts) {
+        on_context_(tried);
+        if (!is_finite_at(tried - 1)) {
+            result.reasons.push_back(
+                {"numeric.logits",
+                 "the logits at position " + std::to_string(tried - 1) + " are not finite"});
+            return result;
+        }
+        proven_context_ = tried;
+    }
+    return result;
+}
+
+// Every page of the sequence is the probe's first one: real keys and values, and cheap.
+bool Prober::is_finite_at(uint32_t position) {
     const std::vector<uint32_t> table(plan_.pages_per_sequence(), 0);
     const int32_t id = token(1, position);
     const uint32_t sequence = 0;
@@ -98,12 +120,7 @@ ProbeResult Prober::max_context() {
     runtime_.step(rows);
     on_step_();
     const float* logits = runtime_.logits(0);
-    if (!is_finite({logits, logits + runtime_.vocab()})) {
-        result.reasons.push_back(
-            {"numeric.logits",
-             "the logits at position " + std::to_string(position) + " are not finite"});
-    }
-    return result;
+    return is_finite({logits, logits + runtime_.vocab()});
 }
 
 // The plain path: alone, the prompt in chunks as large as plan and probe have them. Computed once;

@@ -33,13 +33,22 @@ class Prober {
     static constexpr uint32_t kStepRowsMax = 8;
 
     // `runtime` is built for `plan` and outlives the prober. `on_step` is called behind every step
-    // of the runtime; what it throws ends the probe.
-    Prober(Runtime& runtime, const ModePlan& plan, std::function<void()> on_step);
+    // of the runtime; what it throws ends the probe. `on_context` is told each context that
+    // max_context() is about to try.
+    Prober(
+        Runtime& runtime,
+        const ModePlan& plan,
+        std::function<void()> on_step,
+        std::function<void(uint32_t)> on_context = [](uint32_t) {});
 
-    ProbeResult solo();         // prompt and decode step of one sequence are finite
-    ProbeResult prefill();      // the same prompt in other chunks
-    ProbeResult batch();        // two sequences of different lengths in the same steps
-    ProbeResult max_context();  // a row at the last position the plan allows is finite
+    ProbeResult solo();     // prompt and decode step of one sequence are finite
+    ProbeResult prefill();  // the same prompt in other chunks
+    ProbeResult batch();    // two sequences of different lengths in the same steps
+    // A row at the last position that the plan allows is finite. Halvings of the context come
+    // before it, the shortest first: whatever goes wrong at one leaves those before it proven.
+    ProbeResult max_context();
+    // The longest context that has been proven: by solo, then by max_context.
+    uint32_t proven_context() const { return proven_context_; }
 
   private:
     // One sequence of a run: its tokens, where its KV goes, and the logits it got.
@@ -57,6 +66,7 @@ class Prober {
     uint32_t rows_max() const;  // of one step
     Subject make_subject(uint32_t index, uint32_t pages_index) const;
     int32_t token(uint32_t seed, uint32_t position) const;
+    bool is_finite_at(uint32_t position);
     static void compare(const Subject& subject,
                         const Subject& reference,
                         const std::string& how,
@@ -67,6 +77,8 @@ class Prober {
     std::function<void()> on_step_;
     uint32_t length_;      // tokens of the longer subject, without the decode step
     uint32_t pages_each_;  // pages of one subject
+    uint32_t proven_context_ = 0;
+    std::function<void(uint32_t)> on_context_;
     std::array<std::optional<Subject>, 2> plain_;
 };
 

@@ -51,7 +51,7 @@ class BeaconView(msgspec.Struct, frozen=True):
     """What the beacon said at one moment. Text fields are empty and counts 0 where unknown."""
 
     phase: str  # a name of beacon_layout.PHASES
-    mode: str  # being proven: "solo", "prefill", "max_context", "batch", "mtp"
+    mode: str  # being proven: "solo", "prefill", "max_context=4096", "batch", "mtp"
     plan: str
     step: int  # steps begun since READY
     moved_ns: int  # CLOCK_MONOTONIC of the last movement

@@ -137,7 +137,7 @@ PAGE: Final = record(
     ("rows", "u32", 1, ""),
     ("sequences", "u32", 1, ""),
     ("rid_count", "u32", 1, "all there are; `rids` holds the first"),
-    ("mode", "text", 16, "being proven, or empty"),
+    ("mode", "text", 32, "being proven (max_context with =N), or empty"),
     ("plan", "text", 256, ""),
     ("rids", "u64", RIDS_MAX, ""),
     # Written once, by whichever thread comes first.

@@ -15,7 +15,7 @@ import pytest
 
 from tests.modes.test_reports import chat, row
 from tests.system.real_service import Service
-from tools.synth_model import write_model
+from tools.synth_model import Shape, write_model
 
 # Only a step that two sequences share reaches these kernels' faults.
 IN_PROBE = "*:phase=probe,mode=batch,sequences>1"
@@ -123,3 +123,72 @@ async def test_a_wrong_result_is_caught_by_the_probe(
     assert (batch["requested"], batch["runs"]) == ("4", "1")
     assert "probe.differs" in {reason["code"] for reason in batch["because"]}
     assert status["restarts"]["starts"] == 1
+
+
+async def served_with(
+    faulty: Path, model: Path, run_dir: Path, *flags: str
+) -> tuple[dict[str, Any], list[Any]]:
+    """Four clients at once; the status behind them and the quarantine."""
+    service = Service(faulty, model, run_dir, *flags)
+    try:
+        service.wait_ready()
+        async with aiohttp.ClientSession(service.url) as http:
+            await asyncio.gather(*(chat(http, number) for number in range(4)))
+            status = await status_of(http)
+    finally:
+        ended = service.stop()
+    assert ended == 0, "".join(service.lines)
+    return status, quarantine(run_dir, "list")
+
+
+@pytest.fixture(scope="module")
+def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("long") / "long.gguf"
+    return write_model(path, Shape(context=4096), kind="q4_1")
+
+
+LONG_CONTEXT = "attention*:phase=probe,mode=max_context"
+
+
+async def test_a_context_that_crashes_costs_one_engine_and_leaves_the_shorter_ones(
+    faulty_engine_path: Path, long_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The probe goes from short to long: here the very first length crashes."""
+    monkeypatch.setenv("STRATA_FAULT", f"{LONG_CONTEXT}@segv")
+    status, records = await served_with(faulty_engine_path, long_model, tmp_path / "run")
+    assert status["restarts"]["starts"] == 2, status["restarts"]
+    context = row(status["modes"], "max_context")
+    assert int(context["runs"]) < 128
+    assert "SIGSEGV" in " ".join(reason["text"] for reason in context["because"])
+    assert [record["mode"] for record in records] == ["max_context=128"]
+
+
+async def test_a_context_with_wrong_results_is_shortened(
+    faulty_engine_path: Path, long_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRATA_FAULT", f"{LONG_CONTEXT}@nan")
+    status, records = await served_with(faulty_engine_path, long_model, tmp_path / "run")
+    context = row(status["modes"], "max_context")
+    assert context["runs"] == "73"  # what the plain path has proven
+    assert "numeric.logits" in {reason["code"] for reason in context["because"]}
+    assert status["restarts"]["starts"] == 1
+    assert records == []
+
+
+async def test_a_mode_is_acquitted_when_the_same_crash_comes_without_it(
+    faulty_engine_path: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of the plain path: no mode has a part in it, so none stays out."""
+    monkeypatch.setenv("STRATA_FAULT", "attention*:phase=probe,mode=solo@segv")
+    run_dir = tmp_path / "run"
+    service = Service(faulty_engine_path, model, run_dir)
+    try:
+        await asyncio.to_thread(service.wait_line, "is offered again: the same crash came without")
+    finally:
+        service.stop()
+    assert "quarantined" not in {
+        r["state"] for r in quarantine(run_dir, "list") if r["mode"] == "kv=f16"
+    }
+    monkeypatch.delenv("STRATA_FAULT")
+    status, _ = await served_with(faulty_engine_path, model, run_dir)
+    assert row(status["modes"], "kv")["runs"] == "f16"

@@ -30,7 +30,7 @@ def of(beacon: BeaconView, exit_class: ExitClass = ExitClass.SIGNAL, **plan_chan
     [
         ({"mode": "batch", "sequences": 2}, "batch"),
         ({"mode": "prefill", "rows": 8}, "prefill"),
-        ({"mode": "max_context"}, "max_context=8192"),
+        ({"mode": "max_context=4096"}, "max_context=4096"),
         ({"mode": "mtp", "sequences": 2}, "batch_mtp"),
         ({"mode": "mtp"}, "mtp"),
         ({"mode": "batch_mtp", "sequences": 2}, "batch_mtp"),
@@ -195,5 +195,5 @@ def test_normalised_assertions() -> None:
 
 def test_top_frames_are_the_engines_own() -> None:
     frames = ("libc+0x1", "?+0x9", *(f"strata-engine-cpu+{n:#x}" for n in range(9)))
-    assert top_frames(frames) == tuple(f"strata-engine-cpu+{n:#x}" for n in range(5))
+    assert top_frames(frames) == tuple(f"strata-engine-cpu+{n:#x}" for n in range(3))
     assert top_frames(("libc+0x1", "?+0x2")) == ("libc+0x1",)

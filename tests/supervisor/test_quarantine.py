@@ -48,6 +48,24 @@ class Rig:
         return next((r.state for r in self.quarantine.records if r.mode == mode), None)
 
 
+def test_the_same_crash_without_a_mode_acquits_it() -> None:
+    rig = Rig()
+    assert rig.crash("kv=f16") == ["kv=f16"]
+    assert rig.crash("prefill") == ["prefill"]  # with f32: the same crash
+    assert rig.state("kv=f16") is QuarantineState.ACQUITTED
+    assert rig.crash(None) == []
+    assert rig.out() == []
+    assert rig.crash("kv=f16") == []  # not blamed for it again
+    assert rig.crash("kv=f16", "another") == ["kv=f16"]
+
+
+def test_a_smaller_size_is_the_same_mode_still() -> None:
+    rig = Rig()
+    rig.crash("max_context=8192")
+    assert rig.crash("max_context=4096") == ["max_context=4096"]
+    assert rig.out() == ["max_context=8192", "max_context=4096"]
+
+
 def test_a_mode_that_crashed_is_out_until_a_quiet_time_has_passed() -> None:
     rig = Rig()
     assert rig.out() == []
@@ -235,8 +253,13 @@ def test_whatever_happens(events: list[tuple[str, float]]) -> None:
                 taken = rig.crash(mode or None, str(value), is_certain="?" not in what)
                 out = {r.mode for r in rig.quarantine.records if r.is_out}
                 assert set(taken) == out - out_before
+                acquitted = {m for m in MODES if rig.state(m) is QuarantineState.ACQUITTED}
+                assert out_before - out <= acquitted - {mode}
+                crashed = {m: at for m, at in crashed.items() if m not in acquitted}
                 if mode and "?" not in what:
-                    crashed[mode] = rig.now
+                    assert mode in out or mode in acquitted
+                    if mode in out:
+                        crashed[mode] = rig.now
         ids = [r.id for r in rig.quarantine.records]
         assert len(set(ids)) == len(ids)
         out_before = {r.mode for r in rig.quarantine.records if r.is_out}

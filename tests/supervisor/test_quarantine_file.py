@@ -44,6 +44,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         (b'{"records": []}', "version"),
         (b'{"version": 2, "records": "of another shape"}', "version 2, this supervisor reads 1"),
         (b'{"version": 1, "records": [{"mode": 3}]}', "Expected `str`"),
+        (b'{"version": 1, "x": ' + b"[" * 200_000, "recursion"),
     ],
 )
 def test_a_file_that_cannot_be_understood_is_set_aside(
@@ -57,6 +58,17 @@ def test_a_file_that_cannot_be_understood_is_set_aside(
     assert quarantine_file.read(tmp_path) == [record()]
     assert (tmp_path / quarantine_file.ASIDE_NAME).read_bytes() == data
     assert "set aside as quarantine.json.unreadable" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "mode", ["nonsense", "", "batch\n\x1b[2J", "x" * 100_000, "max_context=0", "batch=", "=4"]
+)
+def test_a_mode_that_is_none_is_set_aside(tmp_path: Path, mode: str) -> None:
+    quarantine_file.write(tmp_path, [record(), record(mode)])
+    with pytest.raises(UnreadableError, match="which is none") as raised:
+        quarantine_file.read(tmp_path)
+    assert str(raised.value).isprintable()
+    assert len(str(raised.value)) < 200
 
 
 def test_a_damaged_file_never_raises_anything_else(tmp_path: Path) -> None:

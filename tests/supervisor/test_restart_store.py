@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from strata.engines.restart_state import CrashNote, Fall, RestartState, StartNote
+from strata.engines.restart_state import WAIT_MAX_S, CrashNote, Fall, RestartState, StartNote
 from strata.engines.restart_store import ASIDE_NAME, FILE_NAME, Clocks, RestartStore
 
 from tests.supervisor.ladders import ladder
@@ -79,8 +79,34 @@ def test_after_a_reboot_a_clock_that_was_set_back_counts_as_no_time(tmp_path: Pa
     assert RestartStore(tmp_path, machine.clocks).load() == state(12.0)
 
 
+def test_a_machine_set_back_to_an_earlier_state_waits_no_longer(tmp_path: Path) -> None:
+    machine = Machine()
+    RestartStore(tmp_path, machine.clocks).save(state(machine.steady))
+    machine.steady -= 4000  # the same boot
+    assert RestartStore(tmp_path, machine.clocks).load() == state(machine.steady)
+
+
+def test_times_of_the_future_are_brought_back_to_now(tmp_path: Path) -> None:
+    machine = Machine()
+    future = 1e300
+    lies = RestartState(
+        starts=[StartNote(at=future)] * 12,
+        crashes=[CrashNote(at=future, signature="s", was_ready=False)],
+        stepped=future,
+        next_start=future,
+    )
+    RestartStore(tmp_path, machine.clocks).save(lies)
+    found = RestartStore(tmp_path, machine.clocks).load()
+    assert {note.at for note in (*found.starts, *found.crashes)} == {machine.steady}
+    assert (found.stepped, found.next_start) == (machine.steady, machine.steady + WAIT_MAX_S)
+
+
+DEEP = '{"version": 1, "x": ' + "[" * 200_000
+
+
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"version": 2}', '{"version": 1}', '{"version": "1"}', "\0" * 100]
+    "text",
+    [DEEP, "", "{", "[]", '{"version": 2}', '{"version": 1}', '{"version": "1"}', "\0" * 100],
 )
 def test_file_that_cannot_be_understood_is_set_aside(
     tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture

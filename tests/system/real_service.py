@@ -27,13 +27,16 @@ class Service:
         self.lines: list[str] = []
         self.url = ""
         self._ready = threading.Event()
+        self._news = threading.Condition()  # of each line
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.lines.append(line)
+            with self._news:
+                self.lines.append(line)
+                self._news.notify_all()
             found = re.match(r"ready: (http://\S+)/v1 ", line)
             if found is not None:
                 self.url = found.group(1)
@@ -43,6 +46,12 @@ class Service:
     def wait_ready(self) -> None:
         assert self._ready.wait(START_S), "not ready:\n" + "".join(self.lines)
         assert self.url, "ended instead of getting ready:\n" + "".join(self.lines)
+
+    def wait_line(self, text: str) -> None:
+        """Until a line of its output holds `text`."""
+        with self._news:
+            found = self._news.wait_for(lambda: any(text in line for line in self.lines), START_S)
+        assert found, f"no line with {text!r}:\n" + "".join(self.lines)
 
     def stop(self) -> int:
         self.process.terminate()

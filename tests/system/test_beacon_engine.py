@@ -243,7 +243,7 @@ def test_last_words_leave_the_place(
     view = view_of(beacon)
     assert view.phase == "dying"
     assert view.kernel.startswith("attention")
-    assert (view.mode, view.rids) == (("max_context", ()) if in_probe else ("", (5,)))
+    assert (view.mode, view.rids) == (("max_context=128", ()) if in_probe else ("", (5,)))
     assert view.crash is None
 
 

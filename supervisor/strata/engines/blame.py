@@ -73,12 +73,10 @@ def _computes(thread: str) -> bool:
 
 
 def _proven(view: BeaconView, plan: ModePlan) -> str | None:
-    match view.mode:
-        case "batch" | "prefill" | "batch_mtp":
+    match view.mode.partition("="):
+        case ["batch" | "prefill" | "batch_mtp" | "max_context", _, _]:
             return view.mode
-        case "max_context":
-            return f"max_context={plan.max_context}"
-        case "mtp":
+        case ["mtp", _, _]:
             return "batch_mtp" if view.sequences > 1 else "mtp"
         case _:
             return _plain(view, plan)

@@ -20,6 +20,7 @@ from strata.engines.blame import blame
 from strata.engines.exits import EngineExit
 from strata.engines.place import hash_of, place_of, size_and_time
 from strata.engines.quarantine import (
+    IDLE_STATES,
     Place,
     Quarantine,
     QuarantineRecord,
@@ -134,7 +135,10 @@ class CrashMemory:
             return Verdict()
         guilty = blame(exited.exit_class, exited.status, exited.beacon, plan)
         crash = signature(exited, plan)
+        was_out = {record.mode for record in self._quarantine.out(self._place)}
         taken = self._quarantine.on_crash(self._place, crash, guilty)
+        for mode in was_out - {record.mode for record in self._quarantine.out(self._place)}:
+            log.warning("mode %s is offered again: the same crash came without it", mode)
         for record in taken:
             log.error(
                 "mode %s is taken out: %s; the engine starts without it (quarantine %s)",
@@ -175,7 +179,7 @@ class CrashMemory:
 
     def _tell_forgotten(self, records: Sequence[QuarantineRecord]) -> None:
         for record in records:
-            if record.state is not QuarantineState.SUSPECTED:
+            if record.state not in IDLE_STATES:
                 log.info(
                     "the quarantine of mode %s is forgotten: the engine's build or the model file"
                     " has changed",

@@ -3,7 +3,8 @@ again. Pure: the clock is given and the disk is `quarantine_file.py`'s.
 
 A record applies to one build, device and model file. A mode that is out comes back on trial at the
 first engine start after a quiet time; a relapse takes it out at once for twice as long, a good
-spell (restart.py) on trial clears the record.
+spell (restart.py) on trial clears the record. A mode that is out while the very crash comes again
+had no part in it: it is acquitted and offered again.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ class QuarantineState(enum.StrEnum):
     SUSPECTED = "suspected"  # once more with the same signature and it is out; offered till then
     QUARANTINED = "quarantined"  # not offered
     TRIAL = "trial"  # offered again, on trial
+    ACQUITTED = "acquitted"  # the same crash came without it; offered, and not blamed for it again
+
+
+# Remembered only: the mode is offered as if there were no record. They lapse with the quiet time.
+IDLE_STATES = frozenset({QuarantineState.SUSPECTED, QuarantineState.ACQUITTED})
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +86,11 @@ class QuarantineRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Why the mode is out, in one sentence."""
         times = "an engine" if self.count == 1 else f"{self.count} engines"
         return f"{self.mode} ended {times}: {self.sentence} (quarantine {self.id})"
+
+    def is_acquitted_of(self, signature: Signature) -> bool:
+        """Whether this crash has come without the mode before."""
+        is_same = self.sentence == signature.sentence
+        return self.state is QuarantineState.ACQUITTED and is_same
 
     @property
     def is_out(self) -> bool:
@@ -170,7 +181,7 @@ class Quarantine:
             wait_s = self.wait_s(found)
             is_due = wait_s is not None and now - found.last >= wait_s
             if is_due and found.place.is_same(place):
-                if found.state is QuarantineState.SUSPECTED:
+                if found.state in IDLE_STATES:
                     forgotten.append(found)
                     continue
                 if found.is_out:
@@ -194,6 +205,7 @@ class Quarantine:
         """An engine crashed at `place`. Returns the records that are out now and were not."""
         taken = []
         found: QuarantineRecord | None = None
+        self._acquit(place, signature, blame)
         for record in list(self.records):
             if not record.place.is_same(place):
                 continue
@@ -205,6 +217,8 @@ class Quarantine:
             )
             if is_relapse:
                 taken.append(self._take_out(record, place, signature, is_relapse=True))
+            elif is_blamed and record.is_acquitted_of(signature):
+                continue
             elif is_blamed and blame is not None:
                 is_certain = blame.is_certain or record.signature == signature.id
                 if record.is_out or is_certain:
@@ -245,6 +259,16 @@ class Quarantine:
             if record.id not in known:
                 self._put(record)
 
+    def _acquit(self, place: Place, signature: Signature, blame: Blame | None) -> None:
+        """Of a crash that came although they were out. Sentences are compared: the frames within
+        one kernel differ by the types that a mode chooses. A smaller size of the blamed axis is
+        the same mode still."""
+        axis = "" if blame is None else blame.mode.partition("=")[0]
+        for record in self.out(place):
+            is_other = record.mode.partition("=")[0] != axis
+            if is_other and record.sentence == signature.sentence:
+                self._put(msgspec.structs.replace(record, state=QuarantineState.ACQUITTED))
+
     def _new(self, blame: Blame, place: Place, signature: Signature) -> QuarantineRecord:
         now = self._clock()
         return QuarantineRecord(
@@ -283,5 +307,5 @@ class Quarantine:
         """Adds or replaces; where there are too many, the least important one goes."""
         kept = [r for r in self.records if r.id != record.id]
         while len(kept) >= RECORDS_MAX:
-            kept.remove(min(kept, key=lambda r: (r.state is not QuarantineState.SUSPECTED, r.last)))
+            kept.remove(min(kept, key=lambda r: (r.state not in IDLE_STATES, r.last)))
         self.records = [*kept, record]

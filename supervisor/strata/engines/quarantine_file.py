@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from strata.engines.modes.quarantined import is_mode
 from strata.engines.quarantine import RECORDS_MAX, QuarantineRecord
 
 FILE_NAME = "quarantine.json"
@@ -58,8 +59,11 @@ def read(run_dir: Path) -> list[QuarantineRecord] | None:
         if version != VERSION:
             raise UnreadableError(f"it has version {version}, this supervisor reads {VERSION}")
         contents = msgspec.json.decode(data, type=_Contents)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UnreadableError(str(error)) from None
+    strange = [r for r in contents.records if not is_mode(r.mode)]
+    if strange:
+        raise UnreadableError(f"it names a mode {strange[0].mode[:40]!r}, which is none")
     by_id = {r.id: r for r in contents.records}
     return list(by_id.values())[-RECORDS_MAX:]
 

@@ -25,7 +25,14 @@ from dataclasses import dataclass
 import msgspec
 
 from strata.engines.exits import ExitClass
-from strata.engines.restart_state import FALLS_MAX, CrashNote, Fall, RestartState, StartNote
+from strata.engines.restart_state import (
+    FALLS_MAX,
+    WAIT_MAX_S,
+    CrashNote,
+    Fall,
+    RestartState,
+    StartNote,
+)
 from strata.engines.rungs import Ladder, is_same_rung
 
 DELAY_MAX_S = 30.0
@@ -39,7 +46,7 @@ GOOD_READY_S = 600.0
 GOOD_SERVED = 20
 STARTS_MAX = 12
 UNREADY_STARTS_MAX = 8  # in a row, none of which became ready
-STARTS_WINDOW_S = 3600.0
+STARTS_WINDOW_S = WAIT_MAX_S
 CLEAN_S = 1800.0  # without a crash, before a step up
 STEP_UP_EVERY_S = 6 * 3600.0  # an engine is ended for a step up
 FALLS_IN_A_ROW = 2  # steps down within the window before one leads to the plainest rung

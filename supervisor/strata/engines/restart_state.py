@@ -11,6 +11,7 @@ from strata_protocol.messages import ModePlan
 from strata.engines.rungs import Limit
 
 FALLS_MAX = 16
+WAIT_MAX_S = 3600.0  # until a start, at most: the window in which starts are counted
 
 
 class StartNote(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +67,21 @@ def moved(state: RestartState, by_s: float) -> RestartState:
         falls=[replace(f, at=f.at + by_s) for f in state.falls],
         stepped=None if state.stepped is None else state.stepped + by_s,
         next_start=None if state.next_start is None else state.next_start + by_s,
+    )
+
+
+def not_after(state: RestartState, now: float) -> RestartState:
+    """The same with nothing that happened later than now, and the next start within the hour that
+    bounds all waits: whatever a file says, no service waits longer."""
+    replace = msgspec.structs.replace
+    due = state.next_start
+    return replace(
+        state,
+        starts=[replace(s, at=min(s.at, now)) for s in state.starts],
+        crashes=[replace(c, at=min(c.at, now)) for c in state.crashes],
+        falls=[replace(f, at=min(f.at, now)) for f in state.falls],
+        stepped=None if state.stepped is None else min(state.stepped, now),
+        next_start=None if due is None else min(due, now + WAIT_MAX_S),
     )
 
 

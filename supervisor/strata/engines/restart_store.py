@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from strata.engines.restart_state import RestartState, moved
+from strata.engines.restart_state import RestartState, moved, not_after
 from strata.engines.stale import boot_id
 from strata.engines.steady import boottime_s
 
@@ -72,7 +72,7 @@ class RestartStore:
             if version != VERSION:
                 raise ValueError(f"it has version {version}, this supervisor reads {VERSION}")
             contents = msgspec.json.decode(data, type=_Contents)
-        except ValueError as error:  # a DecodeError is one
+        except (ValueError, RecursionError) as error:  # a DecodeError is a ValueError
             self._set_aside(str(error))
             return RestartState()
         return self._as_of_now(contents)
@@ -99,10 +99,13 @@ class RestartStore:
 
     def _as_of_now(self, contents: _Contents) -> RestartState:
         clocks = self._clocks
-        if contents.boot == clocks.boot():
-            return contents.state  # the same clock
+        # Written later than now: the machine was set back to an earlier state, or the file lies.
+        is_ahead = contents.steady_s > clocks.steady()
+        if contents.boot == clocks.boot() and not is_ahead:
+            return not_after(contents.state, clocks.steady())
         passed_s = max(clocks.wall() - contents.wall_s, 0.0)
-        return moved(contents.state, clocks.steady() - passed_s - contents.steady_s)
+        by_s = clocks.steady() - passed_s - contents.steady_s
+        return not_after(moved(contents.state, by_s), clocks.steady())
 
     def _write(self, data: bytes) -> None:
         partial = self._path.with_name(FILE_NAME + ".new")

@@ -13,9 +13,9 @@ from dataclasses import astuple, dataclass
 from strata_protocol.messages import ModePlan
 
 from strata.engines.blame import drafts, is_in_step, is_proving
-from strata.engines.exits import EngineExit, signal_name
+from strata.engines.exits import EngineExit, ExitClass, signal_name
 
-FRAMES_MAX = 5
+FRAMES_MAX = 3  # those of the kernel; further out they are the thread's that computed it
 PROVING = "proving"
 _FOLDERS = re.compile(r"(?:[\w.+-]*/)+(?=[\w.+-])")
 _HEX = re.compile(r"0x[0-9a-f]+", re.IGNORECASE)
@@ -65,19 +65,22 @@ def signature(exited: EngineExit, plan: ModePlan | None) -> Signature:
     view = exited.beacon
     if view is None:
         return Signature(exited.exit_class.value, how, "", (), exited.phase, "", ())
+    exit_class = exited.exit_class
     crash = view.crash
+    if view.exit_called and exited.signal is not None:
+        # What ended the process came of the exit: its threads ran on over what exit() tears down.
+        exit_class, how, crash = ExitClass.EXIT, f"exit status {view.exit_status}", None
     assertion = normalised(view.assert_text)
     frames = top_frames(crash.frames) if crash is not None and not assertion else ()
     kernel = crash.kernel if crash is not None and crash.kernel else view.kernel
     modes: list[str] = []
     if is_proving(view):
-        modes = [PROVING, view.mode]
+        modes = [PROVING, view.mode.partition("=")[0]]
     elif is_in_step(view):
         modes = ["several sequences" if view.sequences > 1 else "one sequence"]
         if plan is not None and drafts(view, plan):
             modes.append("drafts")
-    exit_class = exited.exit_class.value
-    return Signature(exit_class, how, assertion, frames, view.phase, kernel, tuple(modes))
+    return Signature(exit_class.value, how, assertion, frames, view.phase, kernel, tuple(modes))
 
 
 def normalised(text: str) -> str:

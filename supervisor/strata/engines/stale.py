@@ -107,10 +107,14 @@ def end_stale_engine(run_dir: Path) -> EngineRecord | None:
 
     Returns its record where there was one alive, else None. Call it with the lock held and
     before the event loop serves: it may wait up to END_WAIT_S. Raises RunDirError when the
-    process does not go away: a second engine beside it would not fit in memory.
+    process does not go away (a second engine beside it would not fit in memory) or its record
+    cannot be removed.
     """
     found = [_end_recorded(run_dir, name) for name in (RECORD_NAME, NEXT_NAME)]
-    forget_record(run_dir)
+    try:
+        forget_record(run_dir)
+    except OSError as error:  # what cannot be removed now could not be written later
+        raise RunDirError(f"{error.filename}: {error.strerror}") from None
     return next((record for record in found if record is not None), None)
 
 

@@ -60,9 +60,10 @@ class StatusServer:
         self._beat_s = self._made_s = time.monotonic()
         self._latest = source()
         self._beater: asyncio.TimerHandle | None = None
-        self._path.unlink(missing_ok=True)  # of a former supervisor; the lock says that it is gone
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            # Of a former supervisor; the lock says that it is gone.
+            self._path.unlink(missing_ok=True)
             self._socket.bind(str(self._path))
             self._path.chmod(0o600)
             self._socket.listen(BACKLOG)

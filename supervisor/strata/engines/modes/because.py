@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from strata_protocol.messages import Configuration, ModePlan, Probe, Reason
 
-from strata.engines.modes.axes import AXES, Axis, Value, given, requested_text
+from strata.engines.modes.axes import AXES, Axis, Group, Value, given, loss, requested_text
 from strata.engines.modes.device_rows import build_device_rows
 from strata.engines.modes.offered import Offered
 from strata.engines.modes.quarantined import QUARANTINED, Quarantined, hides_value, hiding
@@ -42,7 +42,10 @@ def _row(
         because += _reasons(offered, axis, chosen)
     else:
         because += offered.shortfalls(axis.name, chosen)
-    if offered.loss(axis, running) > offered.loss(axis, chosen.plan):
+        because += _taken_from_auto(offered, axis, chosen)
+    is_lower = offered.loss(axis, running) > offered.loss(axis, chosen.plan)
+    has_failed = any(probe.mode == axis.name for probe in failed)
+    if is_lower or (has_failed and value != given(axis, chosen.plan)):
         because += _probe_reasons(axis, chosen.plan, running, failed)
     is_less = bool(because) or offered.loss(axis, running) > 0
     return ModeRow(
@@ -53,6 +56,15 @@ def _row(
         because=_distinct(because),
         is_set=axis.name in offered.explicit,
     )
+
+
+def _taken_from_auto(offered: Offered, axis: Axis, chosen: Configuration) -> list[Reason]:
+    """Why a value that was left to the engine is less than it would be without quarantine."""
+    would_be = given(axis, offered.configurations[0].plan)
+    if offered.target(axis) is not None or given(axis, chosen.plan) == would_be:
+        return []
+    hiding_it = (r for r in offered.quarantine if hides_value(r, axis, would_be))
+    return [_quarantine_reason(record) for record in hiding_it]
 
 
 def _state(axis: Axis, value: Value) -> ModeState:
@@ -73,7 +85,9 @@ def _reasons(offered: Offered, axis: Axis, chosen: Configuration) -> list[Reason
     nearest = _nearest(offered, axis, chosen)
     found += offered.shortfalls(axis.name, nearest)
     found += _missing(offered, nearest)
-    has_more = offered.loss(axis, nearest.plan) < offered.loss(axis, chosen.plan)
+    has_more = loss(axis, target, given(axis, nearest.plan)) < loss(
+        axis, target, given(axis, chosen.plan)
+    )
     if has_more and offered.is_runnable(nearest):
         found.append(_conflict(offered, axis, nearest, chosen))
     if any(reason.code == QUARANTINED and _is_own(offered, reason) for reason in found):
@@ -107,7 +121,9 @@ def _distance(plan: ModePlan, other: ModePlan, axis: Axis) -> int:
     return sum(
         given(a, plan) != given(a, other)
         for a in AXES
-        if a.group is not axis.group and not a.is_size
+        if not a.is_size
+        and a is not axis
+        and (a.group is not axis.group or axis.group is not Group.DRAFTS)
     )
 
 
@@ -173,6 +189,9 @@ def why_nothing(offered: Offered) -> list[Reason]:
         kept or offered.configurations,
         key=lambda c: (len(_missing(offered, c)), offered.rank(c)),
     )
+    if all(_lacks_memory_only(offered, c) for c in kept):
+        # Then the plainest says how much is needed at the least.
+        closest = max(kept or offered.configurations, key=offered.rank)
     found = _missing(offered, closest)
     if inexact:
         found.append(_exactness_reason(offered, min(inexact, key=offered.rank)))
@@ -183,7 +202,13 @@ def why_nothing(offered: Offered) -> list[Reason]:
     # those above with other sizes.
     asked = _missing(offered, offered.configurations[0])
     found += [reason for reason in asked if reason.code != "kernel.missing"]
+    found = [r for r in found if not r.code.startswith("mem.") or r in _missing(offered, closest)]
     return _distinct(found)
+
+
+def _lacks_memory_only(offered: Offered, configuration: Configuration) -> bool:
+    found = _missing(offered, configuration)
+    return bool(found) and all(reason.code.startswith("mem.") for reason in found)
 
 
 def _exactness_reason(offered: Offered, configuration: Configuration) -> Reason:

@@ -6,6 +6,7 @@ one at or above it), as the engine reads the same list in OFFER.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -26,11 +27,20 @@ _PLAINEST: dict[str, str] = {
     "mtp": "off",
     "spec": "0",
     "batch_mtp": "off",
-    "mmap": "off",
-    "mlock": "off",
-    "expert_cache": "off",
-    "kv_resident": "all",
 }
+
+
+_MODE = re.compile(r"([a-z_]{1,32})(?:=([A-Za-z0-9_]{1,32}))?")
+# Those that the engine takes in OFFER (quarantine.cpp), which are those that can be blamed.
+_AXES = frozenset(_PLAINEST)
+
+
+def is_mode(text: str) -> bool:
+    """Whether a record may name this mode: AXIS or AXIS=VALUE, of an axis that can be out."""
+    found = _MODE.fullmatch(text)
+    if found is None or found[1] not in _AXES:
+        return False
+    return found[1] != "max_context" or found[2] is None or found[2].strip("0") != ""
 
 
 class Quarantined(Protocol):
