@@ -67,7 +67,7 @@ def look(run_dir: Path, epoch: int | None) -> Seen:
     except OSError as error:
         raise RunDirError(f"run directory {run_dir}: {error.strerror}") from None
     if not epochs:
-        raise RunDirError(f"no engine has left a beacon in the run directory {run_dir}")
+        raise ConfigError(f"no engine has left a beacon in the run directory {run_dir}")
     if epoch is not None and epoch not in epochs:
         there = ", ".join(map(str, epochs))
         raise ConfigError(

@@ -70,7 +70,7 @@ def export_crash(settings: Settings, wanted: str | None, out: Path | None, *, as
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise ConfigError(
+        raise RunDirError(
             f"crashes export: {path} is there already; name another with --out"
         ) from None
     except OSError as error:

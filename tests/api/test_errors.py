@@ -144,6 +144,7 @@ async def test_malformed_json(server: Server, raw: bytes, what: str) -> None:
         ({"modalities": ["text", "smell"]}, "modalities", "'smell' is not supported"),
         ({"modalities": 5}, "modalities", "'5' is not supported"),
         ({"prompt_logprobs": 1}, "prompt_logprobs", "not supported"),
+        ({"n_probs": 3}, "n_probs", "not supported"),
         ({"web_search_options": {}}, "web_search_options", "not supported"),
         ({"continue_final_message": True}, "continue_final_message", "not supported"),
         ({"messages": [{"role": "user", "content": "\ud83d"}]}, None, "not valid JSON"),

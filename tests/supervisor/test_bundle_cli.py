@@ -149,7 +149,7 @@ def test_export(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert set(members) == {f"{name}/{n}" for n in ("meta.json", "config.json", "stderr_head.txt")}
     assert members[f"{name}/stderr_head.txt"] == b"a line\n"
     status, _, err = run(capsys, tmp_path, "crashes", "export", "--out", str(out))
-    assert status == 78
+    assert status == 73
     assert "is there already" in err
     status, _, err = run(capsys, tmp_path, "crashes", "export", "--out", str(tmp_path / "no/x"))
     assert status == 73
@@ -252,7 +252,7 @@ def test_beacon_of_the_newest_and_of_an_older_start(
 
 def test_beacons_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     status, _, err = run(capsys, tmp_path, "beacon")
-    assert status == 73
+    assert status == 78
     assert "no engine has left a beacon" in err
     for data, why in (
         (b"", "this has 0"),

@@ -45,6 +45,7 @@ class Request(msgspec.Struct, kw_only=True, forbid_unknown_fields=False):
     # refused unless they ask for nothing
     best_of: int | None = None
     prompt_logprobs: Any = None
+    n_probs: Any = None  # llama.cpp's; `logprobs` and `top_logprobs` here
     # features of the engine that no mode has so far: body_needs.py
     use_beam_search: Any = None
     response_format: Any = None
@@ -115,6 +116,7 @@ class CompletionRequest(Request, kw_only=True):
 # field -> the values that ask for nothing, besides null
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "prompt_logprobs": (),
+    "n_probs": (0,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),  # without tools both mean the same
     "functions": ([],),
