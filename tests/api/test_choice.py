@@ -26,7 +26,7 @@ def run(ids: list[int], cuts: list[int], stops: list[str]) -> tuple[str, list[in
         delta = choice.feed(part, [TokenLogprob(-float(i)) for i in part])
         text += delta.text
         tokens += [t.token_id for t in delta.tokens]
-    last = choice.finish()
+    last = choice.finish(is_whole=True)
     text += last.text
     tokens += [t.token_id for t in last.tokens]
     return text, tokens, choice.tokens, choice.is_stopped
@@ -69,4 +69,4 @@ def test_tokens_after_a_stop_string_are_dropped() -> None:
     assert choice.feed(ids, []).text == "a"
     assert choice.is_stopped
     assert choice.tokens == 2
-    assert choice.finish().text == ""
+    assert choice.finish(is_whole=True).text == ""

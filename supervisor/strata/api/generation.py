@@ -12,11 +12,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from msgspec import UNSET
 from strata_protocol.messages import ErrorKind, FinishReason, Timings, TokenLogprob
 
 from strata.api.choice import ChoiceText, Delta
 from strata.api.errors import ApiError, from_failed, from_rejected
-from strata.api.schemas import PromptTokensDetails, RunTimings, Usage
+from strata.api.schemas import CompletionTokensDetails, PromptTokensDetails, RunTimings, Usage
 from strata.api.tasks import single_error
 from strata.serving.request import (
     CancelReason,
@@ -43,7 +44,7 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceEnded:
-    finish_reason: str  # "stop" or "length"
+    finish_reason: str  # "stop", "length" or "tool_calls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,15 @@ class Generation:
         prompt = sum(len(self._sequences[i].spec.prompt_ids) for i in prompt_indices)
         cached = sum(self._sequences[i].cached_tokens for i in prompt_indices)
         output = sum(sequence.output_tokens for sequence in self._sequences)
-        return Usage(prompt, output, prompt + output, PromptTokensDetails(cached))
+        thought = [s.text.reasoning_tokens for s in self._sequences]
+        counted = [tokens for tokens in thought if tokens is not None]
+        return Usage(
+            prompt,
+            output,
+            prompt + output,
+            PromptTokensDetails(cached),
+            CompletionTokensDetails(sum(counted)) if counted else UNSET,
+        )
 
     def timings(self) -> RunTimings:
         """Sums over the sequences that have ended."""
@@ -162,7 +171,7 @@ class Generation:
                 case Failed():
                     if text.is_stopped:
                         sequence.output_tokens = text.tokens
-                        await sink(index, ChoiceEnded("stop"))
+                        await sink(index, ChoiceEnded(_stop_reason(text)))
                         return
                     raise from_failed(event)
                 case _:
@@ -172,7 +181,7 @@ class Generation:
     async def _show(self, index: int, handle: Handle, event: TokensReady, sink: Sink) -> None:
         text = self._sequences[index].text
         delta = text.feed(event.ids, event.logprobs)
-        if delta.text or delta.tokens:
+        if not delta.is_empty:
             await sink(index, delta)
         if text.is_stopped:
             handle.cancel(CancelReason.STOP)
@@ -181,23 +190,25 @@ class Generation:
         sequence = self._sequences[index]
         sequence.cached_tokens = event.cached_tokens
         sequence.timings = event.timings
-        if sequence.text.is_stopped:
-            sequence.output_tokens = sequence.text.tokens
-            await sink(index, ChoiceEnded("stop"))
+        text = sequence.text
+        if text.is_stopped:
+            sequence.output_tokens = text.tokens
+            await sink(index, ChoiceEnded(_stop_reason(text)))
             return
-        match event.reason:
-            case FinishReason.STOP:
-                reason = "stop"
-            case FinishReason.LENGTH:
-                reason = "length"
-            case _:
-                text = "the request was cancelled by the server"
-                raise from_failed(Failed(ErrorKind.CANCELLED, "cancelled", text))
+        if event.reason not in (FinishReason.STOP, FinishReason.LENGTH):
+            why = "the request was cancelled by the server"
+            raise from_failed(Failed(ErrorKind.CANCELLED, "cancelled", why))
         sequence.output_tokens = event.output_tokens
-        delta = sequence.text.finish()
-        if delta.text or delta.tokens:
+        is_whole = event.reason is FinishReason.STOP
+        delta = text.finish(is_whole=is_whole)
+        if not delta.is_empty:
             await sink(index, delta)
-        await sink(index, ChoiceEnded(reason))
+        await sink(index, ChoiceEnded(_stop_reason(text) if is_whole else "length"))
+
+
+def _stop_reason(text: ChoiceText) -> str:
+    """Of a choice that was not cut off."""
+    return "tool_calls" if text.has_called else "stop"
 
 
 def _per_second(tokens: int, ms: float) -> float | None:

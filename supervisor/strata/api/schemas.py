@@ -75,11 +75,24 @@ class ContentPart(msgspec.Struct, forbid_unknown_fields=False):
     text: str | None = None
 
 
+class CalledFunction(msgspec.Struct, forbid_unknown_fields=False):
+    name: str
+    arguments: str | dict[str, Any] | None = None  # JSON as text; some clients send the object
+
+
+class MessageCall(msgspec.Struct, forbid_unknown_fields=False):
+    function: CalledFunction
+    id: str | None = None
+
+
 class Message(msgspec.Struct, forbid_unknown_fields=False):
     role: str
     content: str | list[ContentPart] | None = None
     name: str | None = None
-    tool_calls: Any = None
+    tool_calls: list[MessageCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None  # vLLM's newer word for the same
     function_call: Any = None
     audio: Any = None
 
@@ -90,9 +103,15 @@ class ChatRequest(Request, kw_only=True):
     top_logprobs: int | None = None
     chat_template_kwargs: dict[str, TemplateValue] | None = None
     reasoning_effort: str | None = None
-    # refused unless they ask for nothing
-    tools: Any = None
+    enable_thinking: bool | None = None  # the same as in chat_template_kwargs
+    reasoning_format: str | None = None  # llama.cpp's: "none" leaves reasoning in the content
+    include_reasoning: bool | None = None  # vLLM's: false leaves it out
+    tools: Any = None  # chat_tools.py
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    # refused unless they ask for nothing
+    thinking_budget: Any = None
+    thinking_token_budget: Any = None
     functions: Any = None
     function_call: Any = None
     web_search_options: Any = None
@@ -117,8 +136,8 @@ class CompletionRequest(Request, kw_only=True):
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "prompt_logprobs": (),
     "n_probs": (0,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),  # without tools both mean the same
+    "thinking_budget": (-1,),
+    "thinking_token_budget": (-1,),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "web_search_options": (),
@@ -147,11 +166,17 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    # of models that think
+    completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunTimings(msgspec.Struct, frozen=True):
@@ -183,10 +208,23 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
     refusal: None = None
 
 
+class FunctionCall(msgspec.Struct, frozen=True):
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    id: str
+    function: FunctionCall
+    type: str = "function"
+
+
 class AssistantMessage(msgspec.Struct, frozen=True):
     role: str
-    content: str
+    content: str | None  # null where there is reasoning or a call and nothing else
     refusal: None = None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -206,9 +244,25 @@ class ChatCompletion(msgspec.Struct, frozen=True):
     object: str = "chat.completion"
 
 
+class FunctionDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The first of a call has its id, type and name; the pieces of its arguments follow."""
+
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: FunctionDelta | None = None
+
+
 class ChatDelta(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):

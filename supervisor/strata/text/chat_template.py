@@ -16,8 +16,10 @@ from dataclasses import dataclass
 
 import jinja2
 
+from strata.text.answer_format import AnswerFormat, read_format
 from strata.text.errors import TemplateError
 from strata.text.template_sandbox import TemplateSandbox
+from strata.text.tool_values import Json
 
 RENDER_S = 5.0
 OUTPUT_CHARS_MAX = 32 * 1024 * 1024
@@ -27,12 +29,46 @@ TemplateValue = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
+class PastCall:
+    """A call of a tool in an earlier turn. `arguments` is the object that was meant, or the text
+    that was written where that is no object."""
+
+    name: str
+    arguments: Mapping[str, Json] | str
+    call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One turn as templates see it; `role` is one of ROLES."""
+    """One turn as templates see it; `role` is one of ROLES. `reasoning` and `calls` are an
+    assistant's, `call_id` says which call a tool's message answers."""
 
     role: str
     content: str
     name: str | None = None
+    reasoning: str | None = None
+    calls: tuple[PastCall, ...] = ()
+    call_id: str | None = None
+
+    def as_template(self) -> dict[str, object]:
+        """The names that templates know; what is not there is undefined to them."""
+        out: dict[str, object] = {"role": self.role, "content": self.content}
+        if self.name is not None:
+            out["name"] = self.name
+        if self.reasoning is not None:
+            out["reasoning_content"] = self.reasoning
+        if self.calls:
+            out["tool_calls"] = [_call_as_template(call) for call in self.calls]
+        if self.call_id is not None:
+            out["tool_call_id"] = self.call_id
+        return out
+
+
+def _call_as_template(call: PastCall) -> dict[str, object]:
+    out: dict[str, object] = {} if call.call_id is None else {"id": call.call_id}
+    out["type"] = "function"
+    out["function"] = {"name": call.name, "arguments": call.arguments}
+    return out
 
 
 class ChatTemplate:
@@ -41,31 +77,32 @@ class ChatTemplate:
     def __init__(self, source: str, *, bos_token: str, eos_token: str) -> None:
         """Raises TemplateError when the template is not valid Jinja."""
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self.format: AnswerFormat = read_format(source)
         try:
             self._template = TemplateSandbox().from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise TemplateError(f"the model's chat template is not valid: {error}") from error
 
     def render(
-        self, messages: Sequence[ChatMessage], variables: Mapping[str, TemplateValue]
+        self,
+        messages: Sequence[ChatMessage],
+        variables: Mapping[str, TemplateValue],
+        tools: Sequence[Json] = (),
     ) -> str:
         """The prompt, with the opening of the assistant's turn at its end.
 
-        `variables` are further names for the template (`enable_thinking`). Raises TemplateError
-        with the template's own words when it refuses the messages.
+        `variables` are further names for the template (`enable_thinking`), `tools` the definitions
+        as the client wrote them. Raises TemplateError with the template's own words when it
+        refuses the messages.
         """
-        listed = [
-            {"role": m.role, "content": m.content}
-            if m.name is None
-            else {"role": m.role, "content": m.content, "name": m.name}
-            for m in messages
-        ]
-        return _run_bounded(
-            lambda: self._join(
-                {**variables, **self._tokens, "messages": listed, "add_generation_prompt": True}
-            ),
-            RENDER_S,
-        )
+        names: dict[str, object] = {
+            **variables,
+            **self._tokens,
+            "messages": [message.as_template() for message in messages],
+            "tools": list(tools) or None,
+            "add_generation_prompt": True,
+        }
+        return _run_bounded(lambda: self._join(names), RENDER_S)
 
     def _join(self, names: Mapping[str, object]) -> str:
         out: list[str] = []

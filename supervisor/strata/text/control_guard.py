@@ -25,7 +25,8 @@ _WHOLE_ONLY_BELOW = 6  # halves of shorter ones ("</s>") are ordinary text
 
 
 class ControlGuard:
-    """Knows the control texts of one vocabulary. Immutable."""
+    """Knows the texts that only a template may write: the control texts of one vocabulary, and tags
+    (chat_guard.py). Immutable."""
 
     def __init__(self, control_texts: Sequence[str]) -> None:
         dangerous: set[str] = set()

@@ -20,10 +20,16 @@ class Detokenizer:
 
     __slots__ = ("_decoder", "_hidden", "_pieces")
 
-    def __init__(self, vocabulary: Vocabulary, *, shows_hidden: bool = False) -> None:
-        """With `shows_hidden`, control tokens appear by their names."""
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        shows_hidden: bool = False,
+        shown: frozenset[int] = frozenset(),
+    ) -> None:
+        """With `shows_hidden`, control tokens appear by their names; so do those in `shown`."""
         self._pieces = vocabulary.pieces
-        self._hidden = frozenset() if shows_hidden else vocabulary.hidden
+        self._hidden = frozenset() if shows_hidden else vocabulary.hidden - shown
         self._decoder = _UTF8("replace")
 
     def feed(self, token_id: int) -> str:

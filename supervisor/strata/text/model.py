@@ -7,16 +7,30 @@ weights, no requests and no HTTP. Its methods are synchronous; long texts belong
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from strata.text import reasoning
+from strata.text.answer import AnswerShape
+from strata.text.answer_format import AnswerFormat
+from strata.text.chat_guard import ChatGuard
 from strata.text.chat_template import ChatMessage, ChatTemplate, TemplateValue
-from strata.text.control_guard import ControlGuard
 from strata.text.errors import TemplateError
 from strata.text.gguf_metadata import MetadataValue, read_metadata
 from strata.text.tokenizer import Tokenizer, build_tokenizer
+from strata.text.tool_calls import CLOSE, OPEN
+from strata.text.tool_values import Json
 from strata.text.vocabulary import Vocabulary
 
 NO_TEMPLATE = "model has no chat template; use /v1/completions with a prompt of your own"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A rendered conversation. `is_reasoning`: it ends where the model's reasoning begins."""
+
+    ids: list[int]
+    is_reasoning: bool
 
 
 class TextModel:
@@ -27,9 +41,9 @@ class TextModel:
         self.tokenizer: Tokenizer = build_tokenizer(metadata)
         self.vocabulary: Vocabulary = self.tokenizer.vocabulary
         self.context_length = _context_length(metadata)
-        self._guard = ControlGuard(self.tokenizer.control_texts)
         self._template: ChatTemplate | None = None
         self.template_problem = NO_TEMPLATE  # why there are no chats, where there are none
+        self.answer_format = AnswerFormat()  # what the template says of answers
         source = metadata.get("tokenizer.chat_template")
         if isinstance(source, str):
             try:
@@ -38,8 +52,14 @@ class TextModel:
                     bos_token=self.vocabulary.token_text(self.vocabulary.bos_id),
                     eos_token=self.vocabulary.token_text(self.vocabulary.eos_id),
                 )
+                self.answer_format = self._template.format
             except TemplateError as error:
                 self.template_problem = str(error)
+        self._guard = ChatGuard(
+            self.tokenizer.control_texts,
+            source if isinstance(source, str) else "",
+            self.answer_format,
+        )
 
     @classmethod
     def from_gguf(cls, path: Path) -> TextModel:
@@ -79,8 +99,33 @@ class TextModel:
         Only control tokens that the template itself writes become control tokens. Raises
         TemplateError (no template, or it refuses the messages), TextError (lone surrogate).
         """
-        rendered, mark = self._render(messages, variables or {})
-        return self._with_bos(self.tokenizer.encode_marked(rendered, mark))
+        return self.prepare_chat(messages, variables).ids
+
+    def prepare_chat(
+        self,
+        messages: Sequence[ChatMessage],
+        variables: Mapping[str, TemplateValue] | None = None,
+        *,
+        tools: Sequence[Json] = (),
+        opening: str = "",
+    ) -> ChatPrompt:
+        """The prompt of a conversation in which `tools` are offered. `opening` is what the
+        assistant's turn begins with, in words that count as the template's own. Raises like
+        `encode_chat`.
+        """
+        rendered, mark = self._render(messages, variables or {}, tools)
+        ids = self.tokenizer.encode_marked(rendered + opening, mark, self._guard.markers)
+        # The same words of a client would have a mark in them.
+        return ChatPrompt(self._with_bos(ids), rendered.rstrip().endswith(reasoning.OPEN))
+
+    def revealed_ids(self, shape: AnswerShape) -> frozenset[int]:
+        """Tokens that a person does not see and that tell the parts of an answer of this shape
+        apart."""
+        tags = {reasoning.OPEN, reasoning.CLOSE} if shape.thinks else set()
+        if shape.tools is not None:
+            tags |= {OPEN, CLOSE}
+        vocabulary = self.vocabulary
+        return frozenset(i for i in vocabulary.hidden if vocabulary.tokens[i] in tags)
 
     def render_chat(
         self,
@@ -88,7 +133,7 @@ class TextModel:
         variables: Mapping[str, TemplateValue] | None = None,
     ) -> str:
         """The prompt of a conversation as text. Raises like `encode_chat`."""
-        rendered, mark = self._render(messages, variables or {})
+        rendered, mark = self._render(messages, variables or {}, ())
         return rendered.replace(mark, "")
 
     def encode_prompt(self, text: str, *, parse_special: bool = True) -> list[int]:
@@ -100,29 +145,27 @@ class TextModel:
         return self._with_bos(self.tokenizer.encode(text, parse_special=parse_special))
 
     def _render(
-        self, messages: Sequence[ChatMessage], variables: Mapping[str, TemplateValue]
+        self,
+        messages: Sequence[ChatMessage],
+        variables: Mapping[str, TemplateValue],
+        tools: Sequence[Json],
     ) -> tuple[str, str]:
         if self._template is None:
             raise TemplateError(self.template_problem)
-        texts = [m.content for m in messages] + [m.name for m in messages if m.name is not None]
-        texts += [value for value in variables.values() if isinstance(value, str)]
+        guard = self._guard
         try:
-            mark = self._guard.choose_mark(texts)
+            mark = guard.choose_mark(messages, variables, tools)
         except ValueError as error:
             raise TemplateError(str(error)) from None
-        guarded = [
-            ChatMessage(
-                m.role,
-                self._guard.break_up(m.content, mark),
-                None if m.name is None else self._guard.break_up(m.name, mark),
-            )
-            for m in messages
-        ]
         safe = {
-            name: self._guard.break_up(value, mark) if isinstance(value, str) else value
+            name: guard.guard_text(value, mark) if isinstance(value, str) else value
             for name, value in variables.items()
         }
-        return self._template.render(guarded, safe), mark
+        return self._template.render(
+            [guard.guard_message(message, mark) for message in messages],
+            safe,
+            [guard.guard_json(tool, mark) for tool in tools],
+        ), mark
 
     def _with_bos(self, ids: list[int]) -> list[int]:
         bos = self.vocabulary.bos_id

@@ -59,15 +59,23 @@ class Tokenizer:
             _partition(parts, self._special if parse_special else self._user_defined)
         )
 
-    def encode_marked(self, text: str, mark: str) -> list[int]:
+    def encode_marked(
+        self, text: str, mark: str, markers: frozenset[str] = frozenset()
+    ) -> list[int]:
         """The ids of a text in which control tokens count, except where `mark` breaks one up
-        (control_guard.py). The marks themselves are no part of the text."""
+        (control_guard.py); so do the user-defined tokens among `markers`. The marks themselves are
+        no part of the text."""
         if mark not in text:
             return self.encode(text, parse_special=True)
         _check_text(text)
-        parts = _partition([text], self._control)
+        guarded, free = self._control, self._user_defined
+        if markers:
+            control = {token_id for _, token_id in self._control}
+            guarded = [s for s in self._special if s[1] in control or s[0] in markers]
+            free = [item for item in free if item[0] not in markers]
+        parts = _partition([text], guarded)
         clean = [part if isinstance(part, int) else part.replace(mark, "") for part in parts]
-        return self._encode_parts(_partition(clean, self._user_defined))
+        return self._encode_parts(_partition(clean, free))
 
     def token_count_min(self, chars: int) -> int:
         """The fewest tokens a text of `chars` characters can have."""
