@@ -49,6 +49,7 @@ class Enumeration {
     }
 
     bool add_smaller_prefill(const RankedCandidate& ranked) {
+        if (evaluator_.has_no_kernels()) return add_fitting_prefill(ranked);
         if (!evaluator_.evaluate(ranked.candidate).is_helped_by_fewer_rows) return false;
         const std::vector<uint32_t> prefills = halvings(ranked.candidate.prefill);
         for (size_t i = 1; i < prefills.size(); ++i) {
@@ -56,6 +57,17 @@ class Enumeration {
             const RankedCandidate smaller = with_prefill(ranked, prefills[i], i);
             if (!evaluator_.evaluate(smaller.candidate).can_run()) continue;
             return add(smaller);
+        }
+        return false;
+    }
+
+    // Where nothing can run, a report still tells what memory would hold.
+    bool add_fitting_prefill(const RankedCandidate& ranked) {
+        if (evaluator_.evaluate(ranked.candidate).fits_memory) return false;
+        const std::vector<uint32_t> prefills = halvings(ranked.candidate.prefill);
+        for (size_t i = 1; i < prefills.size(); ++i) {
+            const RankedCandidate smaller = with_prefill(ranked, prefills[i], i);
+            if (evaluator_.evaluate(smaller.candidate).fits_memory) return add(smaller);
         }
         return false;
     }

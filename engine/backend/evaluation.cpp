@@ -172,20 +172,25 @@ Evaluation Evaluator::plan_candidate(const Candidate& candidate) {
         missing.insert(missing.end(), reasons.begin(), reasons.end());
     };
     add(device_reasons_);
+    if (has_no_kernels()) {
+        missing.push_back({"kernel.none",
+                           "no kernel of the backend " + in_.device.backend +
+                               " is written yet, so nothing can run on it"});
+    }
     if (plan.spec > 0) add(drafter_reasons_);
     const size_t lasting = missing.size();
     add(step.missing);
     const size_t kernels = missing.size();
     add(unbuilt_reasons(in_.model.hparams(), plan));
     const size_t unbuilt = missing.size() - kernels;
-    fit_memory(step, candidate, configuration);
+    out.fits_memory = fit_memory(step, candidate, configuration);
     const bool is_hidden = add_quarantined(configuration);
     add_shortfalls(candidate, step.has_int8, configuration);
     out.is_helped_by_fewer_rows = !missing.empty() && lasting == 0 && unbuilt == 0 && !is_hidden;
     return out;
 }
 
-void Evaluator::fit_memory(const StepFacts& step,
+bool Evaluator::fit_memory(const StepFacts& step,
                            const Candidate& candidate,
                            Configuration& out) const {
     MemoryPlan memory = step.memory;
@@ -199,7 +204,9 @@ void Evaluator::fit_memory(const StepFacts& step,
     const uint64_t available = in_.device.memory_available_bytes;
     const bool is_capped = allowed > 0 && (available == 0 || allowed < available);
     inputs.available_bytes = is_capped ? allowed : available;
-    inputs.available_text = is_capped ? "allowed by device_memory" : "available memory";
+    inputs.available_text = is_capped               ? "allowed by device_memory"
+                            : in_.device.is_assumed ? "assumed device memory"
+                                                    : "available memory";
     const KvBudget budget = plan_kv_budget(inputs);
     out.plan.kv_tokens = budget.kv_tokens;
     out.plan.max_context = budget.max_context;
@@ -218,6 +225,7 @@ void Evaluator::fit_memory(const StepFacts& step,
         if (shortage) out.shortfalls.push_back({"mlock", *shortage});
     }
     out.memory = memory.parts();
+    return budget.refused.empty();
 }
 
 bool Evaluator::add_quarantined(Configuration& out) const {
@@ -256,7 +264,8 @@ void Evaluator::add_shortfalls(const Candidate& candidate,
     if (want.threads > out.plan.threads) {
         add("threads",
             "host.cores",
-            "this process may use " + std::to_string(in_.host.cores) + " cores");
+            (in_.device.is_assumed ? "the machine is assumed to have " : "this process may use ") +
+                std::to_string(in_.host.cores) + " cores");
     }
     if (want.activations == "int8" && candidate.activations == DType::I8Block && !has_int8) {
         add("activations",

@@ -38,6 +38,7 @@ struct Evaluation {
     Configuration configuration;
     // A smaller prefill could clear the way: nothing else than rows and memory is in it.
     bool is_helped_by_fewer_rows = false;
+    bool fits_memory = false;
     bool can_run() const { return configuration.missing.empty(); }
 };
 
@@ -62,6 +63,8 @@ class Evaluator {
     // it: a kernel that it lacks is not there for the fewer rows either. False says nothing.
     bool lacks_kernels_with(const Candidate& candidate, uint32_t prefill);
     const ModelTraits& traits() const { return traits_; }
+    // A backend without any kernel: nothing can run, and plans differ by their memory alone.
+    bool has_no_kernels() const { return in_.registry.entries().empty(); }
 
   private:
     // The part of a plan that max_context, residency and memory have no influence on.
@@ -77,7 +80,8 @@ class Evaluator {
     StepFacts plan_step(const ModePlan& plan) const;
     Evaluation plan_candidate(const Candidate& candidate);
     ModePlan first_plan(const Candidate& candidate) const;
-    void fit_memory(const StepFacts& step, const Candidate& candidate, Configuration& out) const;
+    // Returns whether it fits.
+    bool fit_memory(const StepFacts& step, const Candidate& candidate, Configuration& out) const;
     // Returns whether another axis than prefill is hidden.
     bool add_quarantined(Configuration& out) const;
     void add_shortfalls(const Candidate& candidate, bool has_int8, Configuration& out) const;

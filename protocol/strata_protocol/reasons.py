@@ -28,6 +28,12 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         " each backend serves.",
     ),
     ReasonCode(
+        "kernel.none",
+        "No kernel of the backend is written, so nothing runs on it; what is missing is listed"
+        " beside it.",
+        "Use another backend; `plan` still tells what the device's memory would hold.",
+    ),
+    ReasonCode(
         "kernel.refused",
         "A kernel of this operation exists and does not take this request; the text says why.",
         "As for kernel.missing, of which it is a part.",

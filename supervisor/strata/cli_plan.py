@@ -15,68 +15,28 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 from strata_protocol.exit_codes import ExitCode
-from strata_protocol.messages import (
-    PROTO_MAX,
-    Caps,
-    DeviceFacts,
-    Hello,
-    HostFacts,
-    MemoryPart,
-    ModelFacts,
-    ModePlan,
-    Offer,
-    Reason,
-    Refuse,
-    WantedModes,
-)
+from strata_protocol.messages import PROTO_MAX, Caps, Hello, Offer, Refuse, WantedModes
 
+from strata.cli_plan_text import print_plan, where
 from strata.config_source import Settings
 from strata.engines.enquiry import Answer, ask
-from strata.engines.largest import Largest, Search
+from strata.engines.largest import Search
 from strata.engines.modes import (
     MODE_KEYS,
-    Choice,
-    MissingKernel,
-    ModeRow,
     Policy,
-    Rung,
-    bytes_text,
     choose,
-    missing_kernels,
+    fitting,
     sentence,
-    usable_bytes,
+    shortened,
     wanted_modes,
 )
 from strata.engines.process import Launch
-from strata.engines.quarantine import QuarantineRecord, QuarantineRow
+from strata.engines.quarantine import QuarantineRecord
 from strata.engines.quarantine_look import QuarantineLook, look
 from strata.errors import RefusedError, StrictError
 from strata.model_source import find_model, find_planner
-from strata.observe.terminal import print_modes
-
-TENSORS_SHOWN = 4
-
-
-class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `plan` prints, and `plan --json` as it is."""
-
-    model: ModelFacts
-    host: HostFacts
-    device: DeviceFacts
-    build: str
-    modes: list[ModeRow]  # empty where nothing can run
-    plan: ModePlan | None  # what would run
-    ladder: list[Rung]  # what would run, then plainer and plainer configurations
-    memory: list[MemoryPart]
-    memory_total_bytes: int
-    memory_available_bytes: int  # and may be used
-    missing: list[MissingKernel]
-    largest: Largest | None
-    refusals: list[Reason]  # why nothing runs, or why --strict refuses
-    quarantine: list[QuarantineRow]  # of the run directory, that keep modes from being offered
-    quarantine_problem: str  # why it could not be read; empty where it could
+from strata.plan_report import PlanReport, make_report, refused_report
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +93,7 @@ def show_plan(settings: Settings, *, as_json: bool, assume: str = "") -> int:
     if as_json:
         print(msgspec.json.encode(report).decode())
     else:
-        _print(report, model, run_dir)
+        print_plan(report, model, run_dir)
     sys.stdout.flush()
     if refusal is not None:
         raise refusal
@@ -150,7 +110,9 @@ async def _plan(question: _Question) -> tuple[PlanReport, RefusedError | None]:
 async def _judge(question: _Question, answer: Answer) -> tuple[PlanReport, RefusedError | None]:
     caps = answer.said
     if isinstance(caps, Refuse):
-        return _refused(answer.hello, caps)
+        lines = [sentence(reason) for reason in caps.reasons]
+        report = refused_report(answer.hello, caps)
+        return report, RefusedError("the engine refuses", lines, caps.exit_code)
     choice = choose(
         question.offer.want,
         question.explicit,
@@ -160,129 +122,19 @@ async def _judge(question: _Question, answer: Answer) -> tuple[PlanReport, Refus
         policy=question.policy,
         device=caps.device,
     )
-    lines = list(choice.refusal_lines)
-    if choice.plan is None:
-        error = RefusedError("nothing of it can run here", lines, ExitCode.CONFIG_REFUSED)
-        return _report(answer.hello, caps, choice, None), error
+    fits = choice if choice.plan is not None else fitting(choice)
 
     async def again(wanted: WantedModes) -> Caps | Refuse:
         return (await question.ask(wanted)).said
 
-    largest = await Search(again, question.explicit, choice, choice.plan).run(caps.model.context)
-    report = _report(answer.hello, caps, choice, largest)
-    return report, StrictError(lines) if choice.refusals else None
-
-
-def _report(hello: Hello, caps: Caps, choice: Choice, largest: Largest | None) -> PlanReport:
-    # Where nothing can run, what was asked for still has a size.
-    memory = (choice.configuration or caps.configurations[0]).memory
-    device = caps.device
-    if not device.name:
-        device = msgspec.structs.replace(device, name=hello.device)
-    return PlanReport(
-        model=caps.model,
-        host=caps.host,
-        device=device,
-        build=hello.build,
-        modes=list(choice.rows),
-        plan=choice.plan,
-        ladder=list(choice.ladder),
-        memory=memory,
-        memory_total_bytes=sum(part.bytes for part in memory),
-        memory_available_bytes=usable_bytes(choice.offered.wanted, device),
-        missing=missing_kernels(choice.rows, choice.refusals if choice.plan is None else ()),
-        largest=largest,
-        refusals=list(choice.refusals),
-        quarantine=[],
-        quarantine_problem="",
-    )
-
-
-def _refused(hello: Hello, refuse: Refuse) -> tuple[PlanReport, RefusedError]:
-    """The engine says itself that nothing can run, and nothing else."""
-    report = PlanReport(
-        model=ModelFacts(),
-        host=HostFacts(),
-        device=DeviceFacts(name=hello.device, backend=hello.backend),
-        build=hello.build,
-        modes=[],
-        plan=None,
-        ladder=[],
-        memory=[],
-        memory_total_bytes=0,
-        memory_available_bytes=0,
-        missing=missing_kernels([], refuse.reasons),
-        largest=None,
-        refusals=refuse.reasons,
-        quarantine=[],
-        quarantine_problem="",
-    )
-    lines = [sentence(reason) for reason in refuse.reasons]
-    return report, RefusedError("the engine refuses", lines, refuse.exit_code)
-
-
-def _print(report: PlanReport, path: Path, run_dir: Path) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-
-    def line(text: str = "") -> None:
-        console.print(text, markup=False)
-
-    model, host, device = report.model, report.host, report.device
-    assumed = " (assumed)" if device.is_assumed else ""
-    line(f"model  {model.name or path.name}  {model.architecture}  {', '.join(model.types)}")
-    line(f"device {device.name}{assumed}  {host.isa}  engine {report.build}")
-    if report.modes:
-        line()
-        print_modes(console, report.modes, [])
-    if report.quarantine:
-        line()
-        line(f"not offered, because engines of the run directory {run_dir} ended in it:")
-        for row in report.quarantine:
-            line(f"  {row.mode}: {row.sentence} (quarantine {row.id})")
-    if report.quarantine_problem:
-        line()
-        line(f"planned without a quarantine: {report.quarantine_problem}")
-    if report.memory:
-        line()
-        _print_memory(console, report)
-    if report.largest is not None and report.plan is not None:
-        plan, largest = report.plan, report.largest
-        line()
-        line(f"largest context that fits: {largest.max_context} tokens, with batch {plan.batch}")
-        line(f"largest batch that fits: {largest.batch}, with max_context {plan.max_context}")
-    if report.missing:
-        line()
-        line("missing kernels:")
-        for kernel in report.missing:
-            for text in checklist_lines(kernel):
-                line(text)
-
-
-def _print_memory(console: Console, report: PlanReport) -> None:
-    """The parts, their sum, and what is there."""
-    parts = [(part.name, bytes_text(part.bytes), part.text) for part in report.memory]
-    parts.append(("total", bytes_text(report.memory_total_bytes), ""))
-    if report.memory_available_bytes:
-        parts.append(("available", bytes_text(report.memory_available_bytes), ""))
-    widths = [max(len(part[i]) for part in parts) for i in range(2)]
-    console.print("memory:", markup=False)
-    for name, size, text in parts:
-        row = f"  {name:{widths[0]}}  {size:>{widths[1]}}  {text}"
-        console.print(row.rstrip(), markup=False)
-
-
-def checklist_lines(kernel: MissingKernel) -> list[str]:
-    """One entry of the list of missing kernels, for people."""
-    if not kernel.op:
-        return [f"  [ ] {text}" for text in kernel.texts]
-    features = "".join(f" +{feature}" for feature in kernel.features)
-    types = f" {kernel.types}" if kernel.types else ""
-    modes = f"  for {', '.join(kernel.modes)}" if kernel.modes else ""
-    lines = [f"  [ ] {kernel.op}{types}{features}{modes}"]
-    lines += [f"        {shape}" for shape in kernel.shapes]
-    if kernel.tensors:
-        shown = ", ".join(kernel.tensors[:TENSORS_SHOWN])
-        more = len(kernel.tensors) - TENSORS_SHOWN
-        lines.append(f"        {shown}" + (f" and {more} more" if more > 0 else ""))
-    lines.append(f"        {kernel.operations} in a step")
-    return lines
+    largest = None
+    if fits.plan is not None:
+        by_memory = fits is not choice
+        search = Search(again, question.explicit, fits, fits.plan, by_memory)
+        largest = await search.run(caps.model.context)
+    report = make_report(answer.hello, caps, choice, fits, largest)
+    if choice.plan is None:
+        title = f"nothing of it can run {where(report.device)}"
+        lines = [sentence(reason) for reason in shortened(report.refusals)]
+        return report, RefusedError(title, lines, ExitCode.CONFIG_REFUSED)
+    return report, StrictError(list(choice.refusal_lines)) if choice.refusals else None

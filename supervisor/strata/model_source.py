@@ -165,6 +165,9 @@ def find_planner(config: Config, assume: str = "") -> Planner:
     if is_own and not assume:
         return Planner(engine, engine_arguments(config), is_here=True)
     arguments = ["--as", config.backend, *engine_arguments(config)]
+    # Of a device that is not here, what may be used is all that is known of its memory.
+    if config.device_memory and "device_memory=" not in assume:
+        assume = ",".join(filter(None, [assume, f"device_memory={config.device_memory}"]))
     arguments += ["--assume", assume] if assume else []
     try:
         describe_here(engine, arguments)

@@ -98,11 +98,81 @@ async def test_what_is_said_to_fit_fits_and_one_more_does_not(tmp_path: Path, li
 
 
 async def test_nothing_that_runs_is_a_report_and_a_refusal(tmp_path: Path) -> None:
-    rules = [rule("batch", 0, "kernel.missing", ATTENTION)]
+    """All is as for a plan that runs: table, memory, sizes and checklist, each kernel once."""
+    behaviour: dict[str, object] = {
+        "rules": [
+            rule("batch", 0, "kernel.missing", ATTENTION),
+            rule("max_context", 128, "mem.kv_budget", "no memory for more", limits=True),
+        ],
+        "batch": 16,
+    }
+    flags = ("--batch", "8", "--max-context", "200")
+    code, text = await plan(tmp_path, behaviour, *flags)
+    assert code == 78
+    assert text.count(ATTENTION) == 0
+    assert "  [ ] attention kv=f16\n        heads=4 sequences=4\n        1 in a step\n" in text
+    counted = (
+        "1 operation of the plan has no kernel: see the list of missing kernels [kernel.missing]"
+    )
+    assert f"nothing runs, every mode is unsupported:\n  {counted}\n" in text
+    assert f"nothing of it can run here:\n  {counted}\n" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["mode", "requested", "would", "fit", "because"] in lines
+    assert ["batch", "8", "8"] in lines
+    assert "max_context  200        128        no memory for more [mem.kv_budget]" in text
+    assert "largest context that memory would hold: 128 tokens, with batch 8" in text
+    assert "largest batch that memory would hold: 16, with max_context 128" in text
+
+    code, text = await plan(tmp_path, behaviour, *flags, "--json")
+    assert code == 78
+    found = json.loads(text.splitlines()[0])
+    assert (found["plan"], found["ladder"]) == (None, [])
+    rows = {row["name"]: row for row in found["modes"]}
+    assert {row["state"] for name, row in rows.items() if not name.startswith("device")} == {
+        "unsupported"
+    }
+    assert (rows["batch"]["requested"], rows["batch"]["runs"]) == ("8", "nothing")
+    assert [r["code"] for r in rows["batch"]["because"]] == ["kernel.missing"]
+    assert [r["code"] for r in rows["max_context"]["because"]] == [
+        "mem.kv_budget", "kernel.missing",
+    ]  # fmt: skip
+    assert (found["fits"]["plan"]["batch"], found["fits"]["plan"]["max_context"]) == (8, 128)
+    assert found["largest"] == {"max_context": 128, "batch": 16}
+    assert found["memory_total_bytes"] == sum(part["bytes"] for part in found["memory"])
+    assert [kernel["op"] for kernel in found["missing"]] == ["attention"]
+    assert [reason["text"] for reason in found["refusals"]] == [ATTENTION]
+
+
+async def test_a_plan_for_which_memory_is_short_too_has_no_sizes(tmp_path: Path) -> None:
+    short = "need 9 GiB, have 1 GiB"
+    rules = [
+        rule("batch", 0, "kernel.missing", ATTENTION),
+        rule("batch", 0, "mem.insufficient", short),
+    ]
+    code, text = await plan(tmp_path, {"rules": rules}, "--json")
+    assert code == 78
+    found = json.loads(text.splitlines()[0])
+    assert (found["fits"], found["largest"]) == (None, None)
+    codes = [reason["code"] for reason in found["modes"][0]["because"]]
+    assert codes == ["mem.insufficient", "kernel.missing"]
     code, text = await plan(tmp_path, {"rules": rules})
     assert code == 78
-    assert "  [ ] attention kv=f16\n        heads=4 sequences=4\n        1 in a step\n" in text
-    assert f"nothing of it can run here:\n  {ATTENTION} [kernel.missing]\n" in text
+    assert "would fit" not in text
+    assert f"  {short} [mem.insufficient]\n" in text
+    assert "memory of what was asked for:" in text
+
+
+async def test_the_table_leaves_kernels_to_the_checklist(tmp_path: Path) -> None:
+    """Where a mode lacks several, the table names the first and the list has them all."""
+    rules = [
+        rule("batch", 2, "kernel.missing", KERNEL),
+        rule("batch", 2, "kernel.missing", ATTENTION),
+    ]
+    code, text = await plan(tmp_path, {"rules": rules}, "--batch", "4")
+    assert code == 0
+    assert "(and 1 more)" in text
+    assert "\nbatch:\n" not in text
+    assert text.count("  [ ] ") == 2
 
 
 async def test_an_engine_that_fails_is_one_error(tmp_path: Path) -> None:

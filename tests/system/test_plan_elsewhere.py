@@ -28,16 +28,73 @@ def strata(
     )
 
 
+OPS = ("embed", "rms_norm", "matmul", "rope", "kv_append", "attention", "swiglu", "add")
+
+
 @pytest.mark.parametrize("backend", ["cuda", "metal"])
-def test_a_backend_without_kernels_is_refused_with_the_checklist(
+def test_a_backend_without_kernels_is_planned_for_and_refused(
     engine_path: Path, model: Path, backend: str
 ) -> None:
     done = strata("plan", engine_path, model, "--backend", backend)
     assert done.returncode == 78
-    said = done.stdout + done.stderr
-    for op in ("embed", "rms_norm", "matmul", "rope", "kv_append", "attention", "swiglu", "add"):
-        assert f"no kernel for {op} " in said
-    assert "blk.0.ffn_down.weight" in said
+    none = f"no kernel of the backend {backend} is written yet, so nothing can run on it"
+    assert f"nothing runs, every mode is unsupported:\n  {none} [kernel.none]\n" in done.stdout
+    assert f"nothing of it can run on an assumed {backend} device:\n  {none}" in done.stderr
+    assert " here" not in done.stdout + done.stderr
+    assert "memory not known, so it limits nothing" in done.stdout
+    assert "mode         requested  would fit  because" in done.stdout
+    assert "largest batch that memory would hold: 256" in done.stdout
+    for op in OPS:
+        assert f"  [ ] {op} " in done.stdout
+    assert "blk.0.attn_q.weight" in done.stdout
+
+
+@pytest.mark.parametrize("flag", ["--device-memory=600KiB", "--assume=device_memory=600KiB"])
+def test_the_memory_of_an_assumed_device_limits_what_would_fit(
+    engine_path: Path, model: Path, flag: str
+) -> None:
+    flags = ("--backend", "cuda", "--max-context", "512", flag)
+    done = strata("plan", engine_path, model, *flags, "--json")
+    assert done.returncode == 78
+    found = json.loads(done.stdout)
+    assert found["device"]["is_assumed"]
+    assert found["device"]["memory_total_bytes"] == 600 << 10
+    assert found["memory_available_bytes"] == 600 << 10
+    assert found["memory_total_bytes"] <= 600 << 10
+    states = {r["state"] for r in found["modes"] if not r["name"].startswith("device")}
+    assert states == {"unsupported"}
+    assert all(r["because"][-1]["code"] == "kernel.none" for r in found["modes"] if r["because"])
+    assert {kernel["op"] for kernel in found["missing"]} >= set(OPS)
+    largest, fits = found["largest"], found["fits"]["plan"]
+    assert largest["batch"] < 256
+    assert fits["prefill"] < 256  # the buffers of a step are what has to give
+
+    def fitting(*more: str) -> dict[str, int]:
+        report = json.loads(strata("plan", engine_path, model, *flags, *more, "--json").stdout)
+        plan: dict[str, int] = report["fits"]["plan"]
+        return plan
+
+    prefill = ("--prefill", str(fits["prefill"]))
+    batch = largest["batch"]
+    assert fitting("--batch", str(batch), *prefill)["batch"] == batch
+    above = fitting("--batch", str(batch + 1), *prefill)
+    assert (
+        above["batch"] <= batch
+        or above["prefill"] < fits["prefill"]
+        or (above["max_context"] < fits["max_context"])
+    )
+    text = strata("plan", engine_path, model, *flags).stdout
+    assert "device an assumed cuda device  600.0 KiB of memory assumed" in text
+
+
+def test_nothing_fits_an_assumed_device_that_is_too_small(engine_path: Path, model: Path) -> None:
+    flags = ("--backend", "metal", "--device-memory", "64KiB")
+    done = strata("plan", engine_path, model, *flags)
+    assert done.returncode == 78
+    assert "would fit" not in done.stdout
+    assert "64 KiB" in done.stdout or "0 MiB assumed device memory" in done.stdout
+    assert "[mem.insufficient]" in done.stderr
+    assert " here" not in done.stdout + done.stderr
 
 
 def test_facts_of_another_machine_are_planned_with(engine_path: Path, model: Path) -> None:

@@ -1,20 +1,21 @@
 """The largest context and the largest batch that fit, found by asking the engine again.
 
 A value fits when planning with it is ready and no other mode gives anything up for it, so what is
-found here can be set as it is. Memory is judged as of now.
+found here can be set as it is. Memory is judged as of now. Where nothing can run for lack of
+kernels, the same is found as if they were there (fitting.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import msgspec
 from strata_protocol.limits import BATCH_MAX
-from strata_protocol.messages import Caps, ModePlan, Refuse, WantedModes
+from strata_protocol.messages import Caps, Configuration, ModePlan, Refuse, WantedModes
 
-from strata.engines.modes import AXES, Choice, choose
+from strata.engines.modes import AXES, Choice, choose, without_kernel_reasons
 
 Ask = Callable[[WantedModes], Awaitable[Caps | Refuse]]
 
@@ -28,12 +29,14 @@ class Largest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """`choice` is what runs, by `plan`; `ask` puts a question to the engine."""
+    """`choice` is what runs or, `by_memory`, what would fit, by `plan`; `ask` puts a question to
+    the engine."""
 
     ask: Ask
     explicit: AbstractSet[str]
     choice: Choice
     plan: ModePlan
+    by_memory: bool = False
 
     async def run(self, model_context: int) -> Largest:
         """`model_context`: the most tokens that the model takes; 0: not known."""
@@ -67,10 +70,13 @@ class Search:
         caps = await self.ask(wanted)
         if isinstance(caps, Refuse):
             return False, 0
+        configurations: Sequence[Configuration] = caps.configurations
+        if self.by_memory:
+            configurations = without_kernel_reasons(configurations, caps.reasons)
         choice = choose(
             wanted,
             {*self.explicit, axis},
-            caps.configurations,
+            configurations,
             caps.reasons,
             quarantine=self.choice.offered.quarantine,
             device=caps.device,

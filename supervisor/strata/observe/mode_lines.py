@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 from strata_protocol.messages import MemoryPart
@@ -19,9 +19,9 @@ def shown_rows(rows: Sequence[ModeRow]) -> list[ModeRow]:
     return [row for row in rows if not _is_folded(row)]
 
 
-def table_lines(rows: Sequence[ModeRow]) -> list[str]:
-    """Heading and one line per row, aligned."""
-    cells = [("mode", "requested", "runs", "because")]
+def table_lines(rows: Sequence[ModeRow], runs: str = "runs") -> list[str]:
+    """Heading and one line per row, aligned; `runs` heads the column of values."""
+    cells = [("mode", "requested", runs, "because")]
     cells += [(r.name, r.requested, r.runs, because(r)) for r in shown_rows(rows)]
     widths = [max(len(c[i]) for c in cells) for i in range(3)]
     lines = []
@@ -31,14 +31,17 @@ def table_lines(rows: Sequence[ModeRow]) -> list[str]:
     return lines
 
 
-def note_lines(rows: Sequence[ModeRow]) -> list[str]:
+def note_lines(rows: Sequence[ModeRow], listed: Collection[str] = ()) -> list[str]:
     """What stands below the table: modes without a row of their own, and the reasons that a row
-    has no room for."""
+    has no room for, but for those with a code of `listed`: they have a list of their own."""
     folded = ", ".join(f"{row.name} {row.runs}" for row in rows if _is_folded(row))
     lines = [f"also: {folded}"] if folded else []
     for row in rows:
         if row.because and because(row) != sentences(row.because):
-            lines += [f"{row.name}:", *(f"  - {sentence(reason)}" for reason in row.because)]
+            shown = [
+                f"  - {sentence(reason)}" for reason in row.because if reason.code not in listed
+            ]
+            lines += [f"{row.name}:", *shown] if shown else []
     return lines
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -96,17 +96,25 @@ class Terminal:
             self._bar = self._task = None
 
 
-def print_modes(console: Console, rows: Sequence[ModeRow], memory: Sequence[MemoryPart]) -> None:
+def print_modes(
+    console: Console,
+    rows: Sequence[ModeRow],
+    memory: Sequence[MemoryPart],
+    *,
+    listed: Collection[str] = (),
+    runs: str = "runs",
+) -> None:
     """The table that `serve`, `plan` and `status` share: in colour on a terminal, aligned text
-    elsewhere."""
+    elsewhere. Reasons with a code of `listed` are told in a list of their own and only named here;
+    `runs` heads the column of values."""
     if console.is_terminal:
-        table = Table("mode", "requested", "runs", "because", box=None, pad_edge=False)
+        table = Table("mode", "requested", runs, "because", box=None, pad_edge=False)
         for row in shown_rows(rows):
             cells = [Text(cell) for cell in (row.name, row.requested, row.runs, because(row))]
             table.add_row(*cells, style="" if row.is_as_asked else "yellow")
         console.print(table)
     else:
-        for line in table_lines(rows):
+        for line in table_lines(rows, runs):
             console.print(line, markup=False)
-    for line in [*note_lines(rows), *memory_lines(memory)]:
+    for line in [*note_lines(rows, listed), *memory_lines(memory)]:
         console.print(line, markup=False)

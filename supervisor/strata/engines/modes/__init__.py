@@ -4,6 +4,13 @@ from strata.engines.modes.axes import AXES, MODE_KEYS, wanted_modes
 from strata.engines.modes.checklist import MissingKernel, missing_kernels
 from strata.engines.modes.choice import Choice, choose
 from strata.engines.modes.device_rows import usable_bytes
+from strata.engines.modes.fitting import (
+    all_refusals,
+    fitting,
+    shortened,
+    unsupported_rows,
+    without_kernel_reasons,
+)
 from strata.engines.modes.ladder import Rung, is_lower_on, is_plainer
 from strata.engines.modes.offered import Policy
 from strata.engines.modes.quarantined import QUARANTINED, Quarantined
@@ -28,8 +35,10 @@ __all__ = [
     "Policy",
     "Quarantined",
     "Rung",
+    "all_refusals",
     "bytes_text",
     "choose",
+    "fitting",
     "is_lower_on",
     "is_plainer",
     "missing_kernels",
@@ -37,6 +46,9 @@ __all__ = [
     "row_text",
     "sentence",
     "sentences",
+    "shortened",
+    "unsupported_rows",
     "usable_bytes",
     "wanted_modes",
+    "without_kernel_reasons",
 ]
