@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from strata.text.errors import TextError, TokenizerError
 from strata.text.model import TextModel
 from strata.text.pre_tokenizers import PRE_TOKENIZERS
 
+from tests.data.text.pre_tokenizer_corpus import NAMES, corpus, vocabulary
 from tests.text.small_models import load, metadata, small_model
 
 GROUPS = load("vectors.json")["groups"]
@@ -41,6 +43,49 @@ def test_equals_llama_cpp(group: dict[str, Any], name: str) -> None:
         special = group["special"].get(str(index), plain)
         assert tokenizer.encode(text, parse_special=False) == plain, text
         assert tokenizer.encode(text, parse_special=True) == special, text
+
+
+CORPUS = corpus()
+CUTS = load("pre_tokenizers.json")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_cuts_equal_llama_cpp(name: str) -> None:
+    """With a vocabulary that joins all that could be joined, so that each cut shows in the ids."""
+    assert len(CORPUS) > 500
+    tokenizer = small_model(pre=name, **as_fields(vocabulary(CORPUS))).tokenizer
+    tiny = TextModel(load("tiny.json")["vocabulary"] | {"tokenizer.ggml.pre": name}).tokenizer
+    first, own = CUTS["ids"][NAMES[0]], CUTS["ids"][name]
+    for index, text in enumerate(CORPUS):
+        expected = own[index] if name == NAMES[0] else own.get(str(index), first[index])
+        assert tokenizer.encode(text, parse_special=False) == expected, repr(text)
+        assert digest(tiny.encode(text, parse_special=False)) == CUTS["tiny"][name][index]
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "least"),
+    [("qwen35", "qwen2", 30), ("qwen35", "smollm", 100), ("qwen2", "llama-bpe", 100)],
+)
+def test_the_corpus_tells_pre_tokenizers_apart(name: str, other: str, least: int) -> None:
+    fields = as_fields(vocabulary(CORPUS))
+    one, two = (small_model(pre=n, **fields).tokenizer for n in (name, other))
+    encode = {"parse_special": False}
+    assert sum(one.encode(t, **encode) != two.encode(t, **encode) for t in CORPUS) >= least
+
+
+@pytest.mark.model
+def test_smollm2_cuts_equal_llama_cpp(smollm2: TextModel) -> None:
+    for text, expected in zip(CORPUS, CUTS["smollm2"], strict=True):
+        ids = smollm2.tokenizer.encode(text, parse_special=False)
+        assert digest(ids) == expected, repr(text)
+
+
+def digest(ids: list[int]) -> str:
+    return hashlib.blake2b(repr(ids).encode(), digest_size=4).hexdigest()
+
+
+def as_fields(made: dict[str, Any]) -> dict[str, Any]:
+    return {"tokens": made["tokens"], "token_type": made["types"], "merges": made["merges"]}
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,9 @@
     c++ -std=c++17 -I LLAMA/include -I LLAMA/ggml/include peer_tokenize.cpp \\
         -L BUILD/bin -lllama -o peer_tokenize
     python generate.py ./peer_tokenize [SMOLLM2.gguf]
+    python generate.py --cuts ./peer_tokenize SMOLLM2.gguf
+
+The last one writes `pre_tokenizers.json` alone, for the texts of `pre_tokenizer_corpus.py`.
 
 `vocabularies.json` is trained here (tokenizers' BPE trainer, on the texts below), so it is stable
 only for one version of the trainer: regenerate all files together.
@@ -10,6 +13,7 @@ only for one version of the trainer: regenerate all files together.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import struct
@@ -23,6 +27,9 @@ import gguf
 from strata.text.pre_tokenizers import PRE_TOKENIZERS
 from strata.text.vocabulary import byte_letters
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import pre_tokenizer_corpus  # beside this file
 
 HERE = Path(__file__).resolve().parent
 PROVENANCE = "llama.cpp 0c1e57098, llama_tokenize(add_special=false)"
@@ -232,7 +239,52 @@ def compact(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, ensure_ascii=True, separators=(",", ":")) + "\n")
 
 
+def digest(ids: list[int]) -> str:
+    """Stands for ids where the ids themselves would make a large file."""
+    return hashlib.blake2b(repr(ids).encode(), digest_size=4).hexdigest()
+
+
+def write_cuts(peer: str, smollm2: Path) -> None:
+    """The corpus under each pre-tokenizer; and as digests with the vocabulary of SmolLM2 and that
+    of the tiny models."""
+    texts = pre_tokenizer_corpus.corpus()
+    made = pre_tokenizer_corpus.vocabulary(texts)
+    tiny = json.loads((HERE / "tiny.json").read_text())["vocabulary"]
+    tiny = {
+        name: tiny[f"tokenizer.ggml.{key}"]
+        for name, key in (("tokens", "tokens"), ("types", "token_type"), ("merges", "merges"))
+    }
+    first = pre_tokenizer_corpus.NAMES[0]
+    ids: dict[str, Any] = {}
+    tiny_digests: dict[str, list[str]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "vocab.gguf"
+        for name in pre_tokenizer_corpus.NAMES:
+            write_gguf(path, "gpt2", name, made)
+            answer = ids_of(peer, path, texts, 0)
+            # Where the name makes no difference, the ids stand once.
+            ids[name] = (
+                answer
+                if name == first
+                else {i: a for i, a in enumerate(answer) if a != ids[first][i]}
+            )
+            write_gguf(path, "gpt2", name, tiny)
+            tiny_digests[name] = [digest(a) for a in ids_of(peer, path, texts, 0)]
+    compact(
+        HERE / "pre_tokenizers.json",
+        {
+            "provenance": f"{PROVENANCE}; texts and vocabulary: pre_tokenizer_corpus.py",
+            "ids": ids,
+            "tiny": tiny_digests,
+            "smollm2": [digest(a) for a in ids_of(peer, smollm2, texts, 0)],
+        },
+    )
+
+
 def main() -> None:
+    if sys.argv[1] == "--cuts":
+        write_cuts(sys.argv[2], Path(sys.argv[3]))
+        return
     peer = sys.argv[1]
     texts = TEXTS + random_texts(90)
     byte_level, sentence_piece = train_byte_level(), train_sentence_piece()
