@@ -14,6 +14,7 @@ from strata.serving.request import (
     Finished,
     RejectedError,
     RequestSpec,
+    Taker,
     TokensReady,
 )
 from strata.text.model import TextModel
@@ -79,15 +80,20 @@ class FakeHandle:
             self.why = why
             self.push(finished(self.spec, self.pushed_tokens, FinishReason.CANCELLED))
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
+    async def next(self, take: Taker) -> Event:
         while True:
             while not self._events:
                 self._arrived.clear()
                 await self._arrived.wait()
             event = self._events.popleft()
+            if not isinstance(event, TokensReady) or not take(event):
+                return event
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        event: Event | None = None
+        while not isinstance(event, Finished | Failed):
+            event = await self.next(lambda _: False)
             yield event
-            if isinstance(event, Finished | Failed):
-                return
 
 
 class FakePlace:

@@ -166,6 +166,16 @@ def test_broken_utf8_becomes_replacement_characters() -> None:
     assert "".join(pieces) == b"a\xf0\x9fb\xff\xc3".decode(errors="replace")
 
 
+@settings(deadline=None)
+@given(raws=st.lists(st.binary(max_size=12) | st.text(max_size=6).map(str.encode), max_size=4))
+def test_each_sequence_decodes_as_if_it_were_alone(raws: list[bytes]) -> None:
+    """What sequences share of a vocabulary does not depend on what they have in hand."""
+    vocabulary = BUILT["gpt2"].vocabulary
+    for raw in raws:
+        ids = [vocabulary.pieces.index(bytes([b])) for b in raw]
+        assert detokenize(vocabulary, ids) == raw.decode(errors="replace")
+
+
 def test_control_tokens_are_hidden_and_user_defined_ones_shown() -> None:
     built = BUILT["gpt2"]
     ids = built.tokenizer.encode("<|im_start|>a<think>b<|im_end|>", parse_special=True)

@@ -16,6 +16,7 @@ from aiohttp import web
 from msgspec import UNSET
 
 from strata.api.choice import Delta, ScoredToken
+from strata.api.chunk_frame import MARK, ChunkFrame
 from strata.api.context import ApiContext, new_id
 from strata.api.generation import ChoiceEnded, ChoicePaused, Generation, Output, PromptLogprobs
 from strata.api.schemas import (
@@ -31,6 +32,7 @@ from strata.api.schemas import (
     ToolCall,
     ToolCallDelta,
 )
+from strata.api.sse import EventStream
 from strata.text.answer_parts import CallArguments, CallBegan, Content, Part, Reasoning, joined
 
 _ENCODER = msgspec.json.Encoder()
@@ -58,25 +60,8 @@ class ChatAnswer:
         self._created = int(time.time())
 
     async def whole(self) -> web.Response:
-        parts: list[list[Part]] = [[] for _ in range(self._count)]
-        tokens: list[list[ScoredToken]] = [[] for _ in range(self._count)]
-        reasons = [""] * self._count
-
-        async def collect(index: int, output: Output) -> None:
-            match output:
-                case Delta():
-                    parts[index] += self._parts(output)
-                    tokens[index] += output.tokens
-                case ChoiceEnded():
-                    reasons[index] = output.finish_reason
-                case PromptLogprobs():
-                    pass  # chats never ask for them
-                case ChoicePaused():
-                    pass
-                case _:
-                    assert_never(output)
-
-        await self._generation.run(collect)
+        found = _Collected(self._count)
+        await self._generation.run(found)
         completion = ChatCompletion(
             id=self._id,
             created=self._created,
@@ -84,9 +69,9 @@ class ChatAnswer:
             choices=[
                 ChatChoice(
                     index=i,
-                    message=self._message(i, parts[i]),
-                    logprobs=self._logprobs(tokens[i]),
-                    finish_reason=reasons[i],
+                    message=self._message(i, self._parts(found.deltas[i])),
+                    logprobs=self._logprobs([t for d in found.deltas[i] for t in d.tokens]),
+                    finish_reason=found.reasons[i],
                 )
                 for i in range(self._count)
             ],
@@ -98,33 +83,11 @@ class ChatAnswer:
     async def streamed(self, request: web.Request, *, include_usage: bool) -> web.StreamResponse:
         stream = self._context.stream(request)
 
-        async def send(index: int, output: Output) -> None:
-            match output:
-                case Delta():
-                    logprobs = self._logprobs(output.tokens) if output.tokens else None
-                    deltas = [self._delta(index, part) for part in self._parts(output)]
-                    if not deltas and logprobs is not None:
-                        deltas = [ChatDelta()]
-                    for delta in deltas:
-                        await stream.send(self._chunk([ChatChunkChoice(index, delta, logprobs)]))
-                        logprobs = None
-                    return
-                case ChoiceEnded():
-                    choice = ChatChunkChoice(index, ChatDelta(), None, output.finish_reason)
-                case PromptLogprobs():
-                    return  # chats never ask for them
-                case ChoicePaused():
-                    await stream.comment(output.text)
-                    return
-                case _:
-                    assert_never(output)
-            await stream.send(self._chunk([choice]))
-
         async def produce() -> None:
             for index in range(self._count):
                 opening = ChatDelta(role="assistant", content="")
-                await stream.send(self._chunk([ChatChunkChoice(index, opening)]))
-            await self._generation.run(send)
+                await stream.send(self.chunk(ChatChunkChoice(index, opening)))
+            await self._generation.run(_Streamed(self, stream, self._count))
             if include_usage:
                 chunk = ChatChunk(
                     self._id,
@@ -138,17 +101,34 @@ class ChatAnswer:
 
         return await stream.run(produce)
 
-    def _chunk(self, choices: list[ChatChunkChoice]) -> bytes:
-        return _ENCODER.encode(
-            ChatChunk(self._id, self._created, self._context.model_name, choices)
-        )
+    def chunk(self, choice: ChatChunkChoice) -> bytes:
+        return _ENCODER.encode(self._chunk(choice))
 
-    def _parts(self, output: Delta) -> list[Part]:
-        if output.text:
-            return [Content(output.text)]
+    def frame(self, index: int) -> ChunkFrame:
+        """Of the chunks that hold content and nothing else."""
+        return ChunkFrame(self._chunk(ChatChunkChoice(index, ChatDelta(content=MARK))))
+
+    def chunks(self, index: int, delta: Delta) -> list[bytes]:
+        """The chunks of a delta: one for each of its parts, the first with its logprobs."""
+        logprobs = self._logprobs(delta.tokens) if delta.tokens else None
+        deltas = [self._delta(index, part) for part in self._parts([delta])]
+        if not deltas and logprobs is not None:
+            deltas = [ChatDelta()]
+        return [
+            self.chunk(ChatChunkChoice(index, shown, None if at else logprobs))
+            for at, shown in enumerate(deltas)
+        ]
+
+    def _chunk(self, choice: ChatChunkChoice) -> ChatChunk:
+        return ChatChunk(self._id, self._created, self._context.model_name, [choice])
+
+    def _parts(self, deltas: Sequence[Delta]) -> list[Part]:
+        parts: list[Part] = []
+        for delta in deltas:
+            parts += [Content(delta.text)] if delta.text else delta.parts
         if self._shows_reasoning:
-            return list(output.parts)
-        return [part for part in output.parts if not isinstance(part, Reasoning)]
+            return parts
+        return [part for part in parts if not isinstance(part, Reasoning)]
 
     def _delta(self, choice: int, part: Part) -> ChatDelta:
         match part:
@@ -201,3 +181,66 @@ class ChatAnswer:
 
     def _logprobs(self, tokens: Sequence[ScoredToken]) -> ChatLogprobs | None:
         return None if self._top < 0 else self._context.logprobs.chat(tokens, self._top)
+
+
+class _Collected:
+    """`Sink` of an answer that is sent whole."""
+
+    is_free = True
+
+    def __init__(self, count: int) -> None:
+        self.deltas: list[list[Delta]] = [[] for _ in range(count)]
+        self.reasons = [""] * count
+
+    def put_now(self, index: int, delta: Delta) -> None:
+        self.deltas[index].append(delta)
+
+    async def put(self, index: int, output: Output) -> None:
+        match output:
+            case Delta():
+                self.put_now(index, output)
+            case ChoiceEnded():
+                self.reasons[index] = output.finish_reason
+            case PromptLogprobs():
+                pass  # chats never ask for them
+            case ChoicePaused():
+                pass
+            case _:
+                assert_never(output)
+
+
+class _Streamed:
+    """`Sink` of an answer that is streamed."""
+
+    def __init__(self, answer: ChatAnswer, stream: EventStream, count: int) -> None:
+        self._answer = answer
+        self._stream = stream
+        self._frames = [answer.frame(index) for index in range(count)]
+
+    @property
+    def is_free(self) -> bool:
+        return self._stream.is_free
+
+    def put_now(self, index: int, delta: Delta) -> None:
+        for chunk in self._chunks(index, delta):
+            self._stream.send_now(chunk)
+
+    async def put(self, index: int, output: Output) -> None:
+        match output:
+            case Delta():
+                for chunk in self._chunks(index, output):
+                    await self._stream.send(chunk)
+            case ChoiceEnded():
+                choice = ChatChunkChoice(index, ChatDelta(), None, output.finish_reason)
+                await self._stream.send(self._answer.chunk(choice))
+            case PromptLogprobs():
+                pass  # chats never ask for them
+            case ChoicePaused():
+                await self._stream.comment(output.text)
+            case _:
+                assert_never(output)
+
+    def _chunks(self, index: int, delta: Delta) -> Sequence[bytes]:
+        if delta.text and not delta.tokens:
+            return (self._frames[index].fill(delta.text),)
+        return self._answer.chunks(index, delta)

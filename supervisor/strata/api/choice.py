@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 from strata_protocol.messages import TokenLogprob
 
 from strata.text.answer import AnswerParser, AnswerShape
@@ -30,10 +31,9 @@ class ScoredToken:
     logprob: TokenLogprob | None
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True, gc=False):
     """New text of a choice, or `parts` instead where answers have a shape, and the tokens it
-    completes where logprobs were asked for."""
+    completes where logprobs were asked for. A Struct, as one is made for each token."""
 
     text: str
     tokens: Sequence[ScoredToken] = ()
@@ -107,7 +107,7 @@ class ChoiceText:
         feed = self._detokenizer.feed
         if self._stops is None and not self._wants_logprobs and self._answer is None:
             self.tokens += len(ids)
-            return Delta("".join([feed(token_id) for token_id in ids]))
+            return Delta(feed(ids[0]) if len(ids) == 1 else "".join([feed(i) for i in ids]))
         text = ""
         parts: list[Part] = []
         for i, token_id in enumerate(ids):

@@ -8,9 +8,9 @@ order, and its `ChoiceEnded` comes last and once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from msgspec import UNSET
 from strata_protocol.messages import ErrorKind, FinishReason, Timings, TokenLogprob
@@ -55,7 +55,23 @@ class ChoicePaused:
 
 
 Output = Delta | PromptLogprobs | ChoicePaused | ChoiceEnded
-Sink = Callable[[int, Output], Awaitable[None]]  # (choice index, output)
+
+
+class Sink(Protocol):
+    """Where the outputs of a request go, each with the index of its choice."""
+
+    @property
+    def is_free(self) -> bool:
+        """Whether `put_now` may be called."""
+        ...
+
+    def put_now(self, index: int, delta: Delta) -> None:
+        """Puts a delta without waiting."""
+        ...
+
+    async def put(self, index: int, output: Output) -> None:
+        """Returns when there is room for more."""
+        ...
 
 
 @dataclass(slots=True)
@@ -155,36 +171,46 @@ class Generation:
         text, handle = sequence.text, sequence.handle
         if handle is None:
             raise RuntimeError("run() before submit()")
-        async for event in handle:
+
+        def take(event: TokensReady) -> bool:
+            if text.is_stopped:
+                return True  # what the engine made before the cancel reached it
+            if not sink.is_free:
+                return False
+            delta = text.feed(event.ids, event.logprobs)
+            if not delta.is_empty:
+                sink.put_now(index, delta)
+            _end_stopped(text, handle)
+            return True
+
+        while True:
+            event = await handle.next(take)
             match event:
                 case TokensReady():
-                    # After a stop string: what the engine made before the cancel reached it.
                     if not text.is_stopped:
                         await self._show(index, handle, event, sink)
                 case PromptScored(offset, logprobs):
-                    await sink(index, PromptLogprobs(offset, logprobs))
+                    await sink.put(index, PromptLogprobs(offset, logprobs))
                 case Paused(why):
-                    await sink(index, ChoicePaused(why))
+                    await sink.put(index, ChoicePaused(why))
                 case Finished():
                     await self._finish(index, event, sink)
                     return
                 case Failed():
                     if text.is_stopped:
                         sequence.output_tokens = text.tokens
-                        await sink(index, ChoiceEnded(_stop_reason(text)))
+                        await sink.put(index, ChoiceEnded(_stop_reason(text)))
                         return
                     raise from_failed(event)
                 case _:
                     assert_never(event)
-        raise RuntimeError(f"request {sequence.spec.request_id} ended without a terminal event")
 
     async def _show(self, index: int, handle: Handle, event: TokensReady, sink: Sink) -> None:
         text = self._sequences[index].text
         delta = text.feed(event.ids, event.logprobs)
         if not delta.is_empty:
-            await sink(index, delta)
-        if text.is_stopped:
-            handle.cancel(CancelReason.STOP)
+            await sink.put(index, delta)
+        _end_stopped(text, handle)
 
     async def _finish(self, index: int, event: Finished, sink: Sink) -> None:
         sequence = self._sequences[index]
@@ -193,7 +219,7 @@ class Generation:
         text = sequence.text
         if text.is_stopped:
             sequence.output_tokens = text.tokens
-            await sink(index, ChoiceEnded(_stop_reason(text)))
+            await sink.put(index, ChoiceEnded(_stop_reason(text)))
             return
         if event.reason not in (FinishReason.STOP, FinishReason.LENGTH):
             why = "the request was cancelled by the server"
@@ -202,8 +228,14 @@ class Generation:
         is_whole = event.reason is FinishReason.STOP
         delta = text.finish(is_whole=is_whole)
         if not delta.is_empty:
-            await sink(index, delta)
-        await sink(index, ChoiceEnded(_stop_reason(text) if is_whole else "length"))
+            await sink.put(index, delta)
+        await sink.put(index, ChoiceEnded(_stop_reason(text) if is_whole else "length"))
+
+
+def _end_stopped(text: ChoiceText, handle: Handle) -> None:
+    """Nothing more will be shown, so nothing more need be computed."""
+    if text.is_stopped:
+        handle.cancel(CancelReason.STOP)
 
 
 def _stop_reason(text: ChoiceText) -> str:

@@ -7,10 +7,11 @@ terminal event (`Finished` or `Failed`). It never sees the engine, a frame or a 
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 from strata_protocol.features import Feature
 from strata_protocol.messages import (
     ErrorKind,
@@ -37,8 +38,10 @@ class RequestSpec:
     spent_s: float = 0.0  # of that, passed before it was submitted
 
 
-@dataclass(frozen=True, slots=True)
-class TokensReady:
+class TokensReady(msgspec.Struct, frozen=True, gc=False):
+    """Made for each step of each stream, and a Struct is made five times as fast as a frozen
+    dataclass; it is never part of a cycle."""
+
     ids: Sequence[int]  # new tokens since the last event, in order
     logprobs: Sequence[TokenLogprob]  # one per id where asked for, else empty
 
@@ -76,6 +79,7 @@ class Failed:
 
 
 Event = TokensReady | PromptScored | Paused | Finished | Failed
+Taker = Callable[[TokensReady], bool]  # whether it took the tokens; called on the event loop
 
 
 class RejectedError(Exception):
@@ -128,6 +132,15 @@ class Handle(Protocol):
     """
 
     def __aiter__(self) -> AsyncIterator[Event]: ...
+
+    async def next(self, take: Taker) -> Event:
+        """The next event that `take` leaves.
+
+        Tokens that come while the caller waits here are given to `take` at once, without waking
+        the caller, which is most of what a token costs. What it does not take comes as an event,
+        merged with what follows. What `take` raises, this raises.
+        """
+        ...
 
     def cancel(self, why: CancelReason = CancelReason.CLIENT) -> None:
         """Ends the request within one step; a terminal event still follows. Idempotent."""

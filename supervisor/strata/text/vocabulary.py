@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strata.text.errors import TokenizerError
 from strata.text.gguf_metadata import MetadataValue
@@ -84,6 +84,8 @@ class Vocabulary:
     bos_id: int | None
     eos_id: int | None
     adds_bos: bool
+    # The texts of pieces that are whole characters, as far as they have been needed.
+    texts: dict[int, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def size(self) -> int:
