@@ -1,4 +1,5 @@
-// One row a feature; a field asks for it by any other value than the one that changes nothing.
+// One row a feature, which says of drafts what is so and has no default; a field asks for it by any
+// other value than the one that changes nothing.
 #include "engine/decode/features.h"
 
 #include <algorithm>
@@ -22,23 +23,28 @@ const char* penalty(const Params& p) {
 
 constexpr RequestFeature kFeatures[] = {
     // candidates.cpp
-    {"sampling", [](const Params& p) { return field_if(p.temperature != 0.0, "temperature"); }},
-    {"top_k", [](const Params& p) { return field_if(p.top_k != 0, "top_k"); }},
-    {"top_p", [](const Params& p) { return field_if(p.top_p != 1.0, "top_p"); }},
-    {"min_p", [](const Params& p) { return field_if(p.min_p != 0.0, "min_p"); }},
-    {"typical_p", [](const Params& p) { return field_if(p.typical_p != 1.0, "typical_p"); }},
+    {"sampling",
+     [](const Params& p) { return field_if(p.temperature != 0.0, "temperature"); },
+     true},
+    {"top_k", [](const Params& p) { return field_if(p.top_k != 0, "top_k"); }, true},
+    {"top_p", [](const Params& p) { return field_if(p.top_p != 1.0, "top_p"); }, true},
+    {"min_p", [](const Params& p) { return field_if(p.min_p != 0.0, "min_p"); }, true},
+    {"typical_p", [](const Params& p) { return field_if(p.typical_p != 1.0, "typical_p"); }, true},
     // sampling_state.cpp counts, sampler.cpp adjusts
-    {"penalties", penalty},
-    {"logit_bias", [](const Params& p) { return field_if(!p.logit_bias.empty(), "logit_bias"); }},
-    {"min_tokens", [](const Params& p) { return field_if(p.min_tokens != 0, "min_tokens"); }},
+    {"penalties", penalty, true},
+    {"logit_bias",
+     [](const Params& p) { return field_if(!p.logit_bias.empty(), "logit_bias"); },
+     true},
+    {"min_tokens", [](const Params& p) { return field_if(p.min_tokens != 0, "min_tokens"); }, true},
     // loop/scheduler.cpp ends sequences
-    {"ignore_eos", [](const Params& p) { return field_if(p.ignore_eos, "ignore_eos"); }},
+    {"ignore_eos", [](const Params& p) { return field_if(p.ignore_eos, "ignore_eos"); }, true},
     // philox.h counts the choice
-    {"choices", [](const Params& p) { return field_if(p.choice != 0, "choice"); }},
+    {"choices", [](const Params& p) { return field_if(p.choice != 0, "choice"); }, true},
     // sampler.cpp scores, for the prompt as loop/scheduler_plan.cpp gathers its rows
-    {"logprobs", [](const Params& p) { return field_if(p.logprobs != -1, "logprobs"); }},
+    {"logprobs", [](const Params& p) { return field_if(p.logprobs != -1, "logprobs"); }, true},
     {"prompt_logprobs",
-     [](const Params& p) { return field_if(p.prompt_logprobs != -1, "prompt_logprobs"); }},
+     [](const Params& p) { return field_if(p.prompt_logprobs != -1, "prompt_logprobs"); },
+     true},
 };
 
 constexpr size_t kNameShown = 64;  // bytes of a need that nobody here knows
@@ -51,7 +57,7 @@ bool has(std::span<const RequestFeature> features, std::string_view name) {
 Reason refuse(std::string_view asked_by, std::string_view name) {
     return {"mode_unsupported",
             std::string(asked_by) + " needs " + printable(name, kNameShown) +
-                ", which this engine does not have"};
+                ", which its mode does not have"};
 }
 
 }  // namespace

@@ -20,6 +20,10 @@ struct RequestFeature {
     std::string_view name;
     // The field that asks for the feature, nullptr where the parameters do not.
     const char* (*asked_by)(const SamplingParams& params);
+    // Whether a sequence that verifies drafts serves it too. It does where a row's choice depends
+    // on the row's logits, the tokens before it and its position alone, because drafts are verified
+    // one after the other, each by that choice.
+    bool with_drafts;
 };
 
 // All that this engine implements, in the order of the protocol's list.

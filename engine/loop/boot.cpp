@@ -200,7 +200,8 @@ ExitCode serve(Backend& backend,
                                  plan.pages(),
                                  kPageTokens,
                                  to_wire(loaded.memory),
-                                 limits});
+                                 limits,
+                                 to_wire(serving_modes(plan))});
     return loop.run();
 }
 

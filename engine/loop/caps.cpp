@@ -5,8 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "engine/decode/features.h"
 #include "engine/loop/convert.h"
+#include "engine/loop/serving_modes.h"
 
 namespace strata {
 
@@ -57,7 +57,27 @@ std::vector<Reason> all_reasons(const Configuration& configuration) {
     return reasons;
 }
 
-protocol::Configuration to_wire(const Configuration& configuration, ReasonTable& table) {
+// The serving modes of a CAPS, each once.
+class ServingTable {
+  public:
+    explicit ServingTable(std::vector<protocol::ServingMode>& modes) : modes_(modes) {}
+
+    uint32_t add(const ServingMode& mode) {
+        protocol::ServingMode wire = to_wire(mode);
+        for (uint32_t i = 0; i < modes_.size(); ++i) {
+            if (modes_[i].drafts == wire.drafts && modes_[i].features == wire.features) return i;
+        }
+        modes_.push_back(std::move(wire));
+        return static_cast<uint32_t>(modes_.size() - 1);
+    }
+
+  private:
+    std::vector<protocol::ServingMode>& modes_;
+};
+
+protocol::Configuration to_wire(const Configuration& configuration,
+                                const std::vector<uint32_t>& serving,
+                                ReasonTable& table) {
     protocol::Configuration out;
     out.plan = to_wire(configuration.plan);
     for (const Reason& reason : configuration.missing) out.missing.push_back(table.add(reason));
@@ -65,6 +85,7 @@ protocol::Configuration to_wire(const Configuration& configuration, ReasonTable&
         out.shortfalls.push_back({shortfall.axis, table.add(shortfall.reason)});
     }
     out.memory = to_wire(configuration.memory);
+    out.serving = serving;
     return out;
 }
 
@@ -72,7 +93,7 @@ protocol::Configuration to_wire(const Configuration& configuration, ReasonTable&
 size_t plan_bytes(const Configuration& configuration, size_t empty_bytes) {
     protocol::Caps caps;
     caps.configurations.push_back(
-        {to_wire(configuration.plan), {}, {}, to_wire(configuration.memory)});
+        {to_wire(configuration.plan), {}, {}, to_wire(configuration.memory), {}});
     size_t bytes = encoded_bytes(caps) - empty_bytes + 5 * configuration.missing.size();
     for (const Shortfall& shortfall : configuration.shortfalls) {
         bytes += shortfall.axis.size() + kReasonOverheadBytes;
@@ -112,6 +133,15 @@ std::vector<Reason> bounded(std::vector<Reason> reasons, size_t bytes_max) {
 
 void add_configurations(protocol::Caps& caps, const Negotiation& negotiation, size_t bytes_max) {
     const size_t empty_bytes = encoded_bytes({});
+    // Few, one for each depth of drafts, so they are all there whatever is left out.
+    ServingTable modes(caps.serving);
+    std::vector<std::vector<uint32_t>> serving;
+    for (const Configuration& configuration : negotiation.configurations) {
+        std::vector<uint32_t>& indexes = serving.emplace_back();
+        for (const ServingMode& mode : serving_modes(configuration.plan)) {
+            indexes.push_back(modes.add(mode));
+        }
+    }
     size_t left = bytes_max - std::min(bytes_max, encoded_bytes(caps) + kReasonOverheadBytes);
     const size_t always_bytes = left / 4;  // of the reasons of one that is never left out
     ReasonTable table(caps.reasons);
@@ -124,7 +154,7 @@ void add_configurations(protocol::Caps& caps, const Negotiation& negotiation, si
             plan_bytes(configuration, empty_bytes) + table.cost(all_reasons(configuration));
         if (bytes > left && !is_always) break;
         left -= std::min(left, bytes);
-        kept.emplace(i, to_wire(configuration, table));
+        kept.emplace(i, to_wire(configuration, serving[i], table));
     }
     for (auto& [index, configuration] : kept) {
         caps.configurations.push_back(std::move(configuration));
@@ -149,7 +179,6 @@ CapsAnswer make_caps(const Backend& backend,
     caps.host = to_wire(backend.host());
     caps.model = to_wire(model.facts());
     caps.device = to_wire(device);
-    caps.features = feature_names(decode_features());
     Negotiation negotiation =
         negotiate({model, registry, want, backend.host(), device}, quarantine);
     if (!negotiation.best) {

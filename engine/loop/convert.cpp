@@ -144,6 +144,16 @@ protocol::ModelFacts to_wire(const ModelFacts& facts) {
             facts.sha256_head};
 }
 
+protocol::ServingMode to_wire(const ServingMode& mode) {
+    return {mode.drafts, feature_names(mode.features)};
+}
+
+std::vector<protocol::ServingMode> to_wire(const std::vector<ServingMode>& modes) {
+    std::vector<protocol::ServingMode> out;
+    for (const ServingMode& mode : modes) out.push_back(to_wire(mode));
+    return out;
+}
+
 std::vector<protocol::MemoryPart> to_wire(const std::vector<MemoryPart>& memory) {
     std::vector<protocol::MemoryPart> out;
     out.reserve(memory.size());

@@ -6,6 +6,7 @@
 
 #include "engine/backend/host.h"
 #include "engine/decode/sampler.h"
+#include "engine/loop/serving_modes.h"
 #include "engine/model/model.h"
 #include "engine/plan/mode.h"
 #include "protocol/cpp/messages.h"
@@ -23,6 +24,8 @@ protocol::ModePlan to_wire(const ModePlan& plan);
 protocol::HostFacts to_wire(const HostFacts& host);
 protocol::DeviceFacts to_wire(const DeviceFacts& device);
 protocol::ModelFacts to_wire(const ModelFacts& facts);
+protocol::ServingMode to_wire(const ServingMode& mode);
+std::vector<protocol::ServingMode> to_wire(const std::vector<ServingMode>& modes);
 std::vector<protocol::MemoryPart> to_wire(const std::vector<MemoryPart>& memory);
 
 // Overwrites `out`, keeping its memory.

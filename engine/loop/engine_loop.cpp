@@ -46,7 +46,7 @@ EngineLoop::EngineLoop(Channel& channel,
       vitals_(vitals),
       beacon_(beacon),
       scheduler_(scheduler_config(plan, runtime)),
-      intake_(scheduler_, runtime.vocab()),
+      intake_(scheduler_, runtime.vocab(), serving_modes(plan)),
       runner_(runtime),
       sender_(channel, limits),
       step_bytes_max_(EventSender::step_bytes_max(plan.batch, runtime.gather_max())) {

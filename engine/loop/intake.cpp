@@ -46,6 +46,7 @@ void Intake::submit(protocol::Submit&& message, uint64_t now_us, Effects& effect
     partial.priority = message.priority;
     partial.prompt_tokens = message.prompt_tokens;
     partial.credit = message.credit;
+    partial.mode = message.mode;
     partial.ids = std::move(message.ids);
     partial.params = from_wire(std::move(message.params));
     begin(std::move(partial), now_us, effects);
@@ -56,6 +57,7 @@ void Intake::resume(protocol::Resume&& message, uint64_t now_us, Effects& effect
     partial.rid = message.rid;
     partial.prompt_tokens = message.prompt_tokens;
     partial.credit = message.credit;
+    partial.mode = message.mode;
     partial.ids = std::move(message.ids);
     partial.generated = std::move(message.generated);
     partial.params = from_wire(std::move(message.params));
@@ -84,7 +86,17 @@ void Intake::begin(Partial&& partial, uint64_t now_us, Effects& effects) {
                          {"engine_draining", "the engine finishes its requests and takes no new"},
                          effects);
     }
-    if (auto reason = missing_feature(partial.params, features_)) {
+    if (partial.mode >= modes_.size()) {
+        return end_error(rid,
+                         partial.prompt_tokens,
+                         output_tokens,
+                         ErrorKind::InvalidRequest,
+                         invalid("mode",
+                                 std::to_string(partial.mode) + "; this engine serves in " +
+                                     std::to_string(modes_.size()) + ", counted from 0"),
+                         effects);
+    }
+    if (auto reason = missing_feature(partial.params, modes_[partial.mode].features)) {
         return end_error(rid,
                          partial.prompt_tokens,
                          output_tokens,
@@ -186,7 +198,8 @@ void Intake::complete(Partial&& partial, uint64_t now_us, Effects& effects) {
                               partial.credit,
                               partial.submitted_us,
                               std::move(tokens),
-                              std::move(sampling)},
+                              std::move(sampling),
+                              modes_[partial.mode].drafts > 0},
                       now_us,
                       effects);
 }

@@ -1,18 +1,19 @@
 // Turns SUBMIT, RESUME and PROMPT into checked Requests. Owns the prompts that have not arrived in
 // full. Everything a peer can get wrong about one request ends that request (DONE with
 // invalid_request and the field, value and allowed range, or with unsupported and the feature that
-// this engine lacks) and nothing else; a PROMPT for a request that is not here is ignored, because
-// it may just have ended.
+// its serving mode lacks) and nothing else; a PROMPT for a request that is not here is ignored,
+// because it may just have ended.
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "engine/decode/features.h"
 #include "engine/loop/effects.h"
 #include "engine/loop/scheduler.h"
+#include "engine/loop/serving_modes.h"
 #include "protocol/cpp/messages.h"
 
 namespace strata {
@@ -21,12 +22,10 @@ class Intake {
   public:
     static constexpr size_t kPartialMax = 1024;  // prompts that may be incomplete at once
 
-    // `scheduler` outlives the intake. `vocab`: tokens of the model. `features`: what CAPS states;
-    // a request that asks for more is refused, so nothing it asks for is dropped.
-    Intake(Scheduler& scheduler,
-           uint32_t vocab,
-           std::span<const RequestFeature> features = decode_features())
-        : scheduler_(scheduler), vocab_(vocab), features_(features) {}
+    // `scheduler` outlives the intake. `vocab`: tokens of the model. `modes`: what READY states; a
+    // request that asks for more than its mode has is refused, so nothing it asks for is dropped.
+    Intake(Scheduler& scheduler, uint32_t vocab, std::vector<ServingMode> modes)
+        : scheduler_(scheduler), vocab_(vocab), modes_(std::move(modes)) {}
 
     void submit(protocol::Submit&& message, uint64_t now_us, Effects& effects);
     void resume(protocol::Resume&& message, uint64_t now_us, Effects& effects);
@@ -48,6 +47,7 @@ class Intake {
         int64_t priority = 0;
         uint32_t prompt_tokens = 0;
         uint32_t credit = 0;
+        uint32_t mode = 0;
         uint64_t submitted_us = 0;
         std::vector<int32_t> ids;        // of the prompt, as far as it has come
         std::vector<int32_t> generated;  // by an earlier engine
@@ -61,7 +61,7 @@ class Intake {
 
     Scheduler& scheduler_;
     uint32_t vocab_;
-    std::span<const RequestFeature> features_;
+    std::vector<ServingMode> modes_;
     uint64_t next_arrival_ = 0;
     bool is_draining_ = false;
     std::unordered_map<uint64_t, Partial> partial_;

@@ -19,6 +19,7 @@ struct Request {
     uint64_t submitted_us = 0;
     std::vector<int32_t> tokens;  // prompt, then generated (by an earlier engine or this one)
     SamplingState sampling;       // has seen all of `tokens`
+    bool may_draft = false;       // it was put into a serving mode with drafts
 
     const SamplingParams& params() const { return sampling.params(); }
     uint32_t output_tokens() const { return static_cast<uint32_t>(tokens.size()) - prompt_tokens; }

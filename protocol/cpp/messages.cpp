@@ -663,8 +663,37 @@ static void take(Reader& r, Shortfall& m) {
     take_fields(r, m, r.map());
 }
 
+static void put(Writer& w, const ServingMode& m) {
+    w.map(2);
+    w.str("drafts");
+    put(w, m.drafts);
+    w.str("features");
+    put(w, m.features);
+}
+
+static void take_fields(Reader& r, ServingMode& m, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+        r.at("ServingMode");
+        const std::string_view key = r.key();
+        if (key == "drafts") {
+            r.at("ServingMode.drafts");
+            take(r, m.drafts);
+        } else if (key == "features") {
+            r.at("ServingMode.features");
+            take(r, m.features);
+        } else {
+            r.skip();
+        }
+    }
+}
+
+static void take(Reader& r, ServingMode& m) {
+    m = {};
+    take_fields(r, m, r.map());
+}
+
 static void put(Writer& w, const Configuration& m) {
-    w.map(4);
+    w.map(5);
     w.str("plan");
     put(w, m.plan);
     w.str("missing");
@@ -673,6 +702,8 @@ static void put(Writer& w, const Configuration& m) {
     put(w, m.shortfalls);
     w.str("memory");
     put(w, m.memory);
+    w.str("serving");
+    put(w, m.serving);
 }
 
 static void take_fields(Reader& r, Configuration& m, size_t count) {
@@ -693,6 +724,9 @@ static void take_fields(Reader& r, Configuration& m, size_t count) {
         } else if (key == "memory") {
             r.at("Configuration.memory");
             take(r, m.memory);
+        } else if (key == "serving") {
+            r.at("Configuration.serving");
+            take(r, m.serving);
         } else {
             r.skip();
         }
@@ -1241,8 +1275,8 @@ static void put(Writer& w, const Caps& m) {
     put(w, m.reasons);
     w.str("device");
     put(w, m.device);
-    w.str("features");
-    put(w, m.features);
+    w.str("serving");
+    put(w, m.serving);
 }
 
 static void take_fields(Reader& r, Caps& m, size_t count) {
@@ -1267,9 +1301,9 @@ static void take_fields(Reader& r, Caps& m, size_t count) {
         } else if (key == "device") {
             r.at("CAPS.device");
             take(r, m.device);
-        } else if (key == "features") {
-            r.at("CAPS.features");
-            take(r, m.features);
+        } else if (key == "serving") {
+            r.at("CAPS.serving");
+            take(r, m.serving);
         } else {
             r.skip();
         }
@@ -1398,7 +1432,7 @@ static void take_fields(Reader& r, Probe& m, size_t count) {
 }
 
 static void put(Writer& w, const Ready& m) {
-    w.map(8);
+    w.map(9);
     w.str("type");
     w.str("READY");
     w.str("plan");
@@ -1415,6 +1449,8 @@ static void put(Writer& w, const Ready& m) {
     put(w, m.memory);
     w.str("limits");
     put(w, m.limits);
+    w.str("serving");
+    put(w, m.serving);
 }
 
 static void take_fields(Reader& r, Ready& m, size_t count) {
@@ -1448,6 +1484,9 @@ static void take_fields(Reader& r, Ready& m, size_t count) {
         } else if (key == "limits") {
             r.at("READY.limits");
             take(r, m.limits);
+        } else if (key == "serving") {
+            r.at("READY.serving");
+            take(r, m.serving);
         } else {
             r.skip();
         }
@@ -1493,7 +1532,7 @@ static void take_fields(Reader& r, Refuse& m, size_t count) {
 }
 
 static void put(Writer& w, const Submit& m) {
-    w.array(7);
+    w.array(8);
     w.str("SUBMIT");
     put(w, m.rid);
     put(w, m.prompt_tokens);
@@ -1501,6 +1540,7 @@ static void put(Writer& w, const Submit& m) {
     put(w, m.params);
     put(w, m.credit);
     put(w, m.priority);
+    put(w, m.mode);
 }
 
 static void take_fields(Reader& r, Submit& m, size_t count) {
@@ -1522,8 +1562,12 @@ static void take_fields(Reader& r, Submit& m, size_t count) {
         r.at("SUBMIT.priority");
         take(r, m.priority);
     }
+    if (count > 6) {
+        r.at("SUBMIT.mode");
+        take(r, m.mode);
+    }
     r.at("SUBMIT");
-    for (size_t i = 6; i < count; ++i) r.skip();
+    for (size_t i = 7; i < count; ++i) r.skip();
 }
 
 static void put(Writer& w, const Prompt& m) {
@@ -1548,7 +1592,7 @@ static void take_fields(Reader& r, Prompt& m, size_t count) {
 }
 
 static void put(Writer& w, const Resume& m) {
-    w.array(7);
+    w.array(8);
     w.str("RESUME");
     put(w, m.rid);
     put(w, m.prompt_tokens);
@@ -1556,6 +1600,7 @@ static void put(Writer& w, const Resume& m) {
     put(w, m.generated);
     put(w, m.params);
     put(w, m.credit);
+    put(w, m.mode);
 }
 
 static void take_fields(Reader& r, Resume& m, size_t count) {
@@ -1575,8 +1620,12 @@ static void take_fields(Reader& r, Resume& m, size_t count) {
         r.at("RESUME.credit");
         take(r, m.credit);
     }
+    if (count > 6) {
+        r.at("RESUME.mode");
+        take(r, m.mode);
+    }
     r.at("RESUME");
-    for (size_t i = 6; i < count; ++i) r.skip();
+    for (size_t i = 7; i < count; ++i) r.skip();
 }
 
 static void put(Writer& w, const Cancel& m) {

@@ -125,12 +125,19 @@ struct Shortfall {
     uint32_t reason{};
 };
 
+// One way in which a configuration serves a request beside others.
+struct ServingMode {
+    uint32_t drafts = 0;  // that a sequence verifies per step at most; 0: it runs without drafts
+    std::vector<std::string> features;  // what a request may ask for: "penalties", "logprobs", ...
+};
+
 // One point of the modes near what was asked, planned as itself.
 struct Configuration {
     ModePlan plan;
     std::vector<uint32_t> missing;  // of Caps.reasons; empty: the engine can run it
     std::vector<Shortfall> shortfalls;
     std::vector<MemoryPart> memory;  // of this configuration, before anything is allocated
+    std::vector<uint32_t> serving;   // of Caps.serving: its ways to serve, the preferred first
 };
 
 struct DeviceFacts {
@@ -244,7 +251,7 @@ struct Caps {
     std::vector<Configuration> configurations;
     std::vector<Reason> reasons;  // that configurations refer to by index
     DeviceFacts device;
-    std::vector<std::string> features;  // what a request may ask for: "penalties", "logprobs", ...
+    std::vector<ServingMode> serving;  // that configurations refer to by index
 };
 
 struct Plan {
@@ -282,6 +289,7 @@ struct Ready {
     uint32_t page_tokens{};
     std::vector<MemoryPart> memory;
     Limits limits;
+    std::vector<ServingMode> serving;  // of `plan`, preferred first; none: greedy only
 };
 
 // Deterministic: no restart helps until file, build or configuration change.
@@ -301,6 +309,7 @@ struct Submit {
     SamplingParams params;
     uint32_t credit = 4294967295u;  // output tokens that may be produced before CREDIT
     int32_t priority = 0;           // higher is admitted first
+    uint32_t mode = 0;              // of Ready.serving, in which it is served
 };
 
 struct Prompt {
@@ -321,6 +330,7 @@ struct Resume {
     std::vector<TokenId> generated;
     SamplingParams params;
     uint32_t credit = 4294967295u;
+    uint32_t mode = 0;  // of Ready.serving, in which it is served
 };
 
 struct Cancel {

@@ -31,6 +31,10 @@ def raw_frame(
     return head + struct.pack("<I", zlib.crc32(payload, zlib.crc32(head))) + payload
 
 
+_SERVING = [
+    m.ServingMode(drafts=3, features=["logprobs"]),
+    m.ServingMode(features=["penalties", "logprobs"]),
+]
 _REASONS = [
     m.Reason(code="mem.kv_budget", text="KV for 8 x 8192 tokens needs 6.0 GiB, 4.5 GiB are free"),
     m.Reason(code="kernel.missing", text="no kernel for matmul q2_k × i8 — “AVX2” only"),
@@ -121,6 +125,7 @@ def good_messages() -> dict[str, msgspec.Struct]:
                     missing=[1],
                     shortfalls=[m.Shortfall(axis="max_context", reason=0)],
                     memory=_MEMORY,
+                    serving=[1, 0],
                 ),
                 m.Configuration(plan=msgspec.structs.replace(_PLAN, batch=1)),
             ],
@@ -132,7 +137,7 @@ def good_messages() -> dict[str, msgspec.Struct]:
                 memory_available_bytes=2**37,
                 is_assumed=True,
             ),
-            features=["penalties", "logprobs"],
+            serving=_SERVING,
         ),
         "caps_defaults": m.Caps(host=m.HostFacts(), model=m.ModelFacts()),
         "plan": m.Plan(plan=_PLAN, rung="batch-4"),
@@ -146,6 +151,7 @@ def good_messages() -> dict[str, msgspec.Struct]:
             page_tokens=32,
             memory=_MEMORY,
             limits=m.Limits(control_bytes=4096, data_bytes=65536),
+            serving=_SERVING,
         ),
         "refuse": m.Refuse(reasons=_REASONS, exit_code=78),
         "submit": m.Submit(
@@ -155,6 +161,7 @@ def good_messages() -> dict[str, msgspec.Struct]:
             params=_PARAMS,
             credit=512,
             priority=-33,
+            mode=1,
         ),
         "submit_defaults": m.Submit(rid=0, prompt_tokens=1, ids=[1], params=m.SamplingParams()),
         "submit_long": m.Submit(
@@ -166,7 +173,13 @@ def good_messages() -> dict[str, msgspec.Struct]:
         ),
         "prompt": m.Prompt(rid=7, offset=60_000, ids=[5, 4, 3]),
         "resume": m.Resume(
-            rid=8, prompt_tokens=2, ids=[9, 8], generated=[7, 6, 5], params=_PARAMS, credit=0
+            rid=8,
+            prompt_tokens=2,
+            ids=[9, 8],
+            generated=[7, 6, 5],
+            params=_PARAMS,
+            credit=0,
+            mode=128,
         ),
         "cancel": m.Cancel(rid=8),
         "credit": m.Credit(rid=8, upto=1024),

@@ -144,6 +144,13 @@ class Shortfall(Struct):
     reason: U32
 
 
+class ServingMode(Struct):
+    """One way in which a configuration serves a request beside others."""
+
+    drafts: U32 = 0  # that a sequence verifies per step at most; 0: it runs without drafts
+    features: list[str] = []  # what a request may ask for: "penalties", "logprobs", ...
+
+
 class Configuration(Struct):
     """One point of the modes near what was asked, planned as itself."""
 
@@ -151,6 +158,7 @@ class Configuration(Struct):
     missing: list[U32] = []  # of Caps.reasons; empty: the engine can run it
     shortfalls: list[Shortfall] = []
     memory: list[MemoryPart] = []  # of this configuration, before anything is allocated
+    serving: list[U32] = []  # of Caps.serving: its ways to serve, the preferred first
 
 
 class DeviceFacts(Struct):
@@ -263,7 +271,7 @@ class Caps(ToSupervisor, tag="CAPS"):
     configurations: list[Configuration] = []
     reasons: list[Reason] = []  # that configurations refer to by index
     device: DeviceFacts = DeviceFacts()
-    features: list[str] = []  # what a request may ask for: "penalties", "logprobs", ...
+    serving: list[ServingMode] = []  # that configurations refer to by index
 
 
 class Plan(ToEngine, tag="PLAN"):
@@ -293,6 +301,7 @@ class Ready(ToSupervisor, tag="READY"):
     page_tokens: U32
     memory: list[MemoryPart] = []
     limits: Limits = Limits()
+    serving: list[ServingMode] = []  # of `plan`, preferred first; none: greedy only
 
 
 class Refuse(ToSupervisor, tag="REFUSE"):
@@ -312,6 +321,7 @@ class Submit(ToEngineRow, tag="SUBMIT"):
     params: SamplingParams
     credit: U32 = 0xFFFF_FFFF  # output tokens that may be produced before CREDIT
     priority: I32 = 0  # higher is admitted first
+    mode: U32 = 0  # of Ready.serving, in which it is served
 
 
 class Prompt(ToEngineRow, tag="PROMPT"):
@@ -329,6 +339,7 @@ class Resume(ToEngineRow, tag="RESUME"):
     generated: list[TokenId]
     params: SamplingParams
     credit: U32 = 0xFFFF_FFFF
+    mode: U32 = 0  # of Ready.serving, in which it is served
 
 
 class Cancel(ToEngineRow, tag="CANCEL"):

@@ -15,6 +15,7 @@ from strata_protocol.messages import (
     ModePlan,
     Reason,
     Refuse,
+    ServingMode,
 )
 
 from strata.engines.largest import Largest
@@ -47,6 +48,7 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     build: str
     modes: list[ModeRow]  # where nothing can run, all are unsupported; empty: see `refusals`
     plan: ModePlan | None  # what would run
+    serving: list[ServingMode]  # of it: what requests may ask for, the preferred way first
     fits: Fits | None  # where nothing can run for lack of kernels alone
     ladder: list[Rung]  # what would run, then plainer and plainer configurations
     memory: list[MemoryPart]  # of `plan`, of `fits`, or of what was asked
@@ -77,6 +79,9 @@ def make_report(
         build=hello.build,
         modes=list(choice.rows) if is_running else unsupported_rows(choice, fits),
         plan=choice.plan,
+        serving=[caps.serving[i] for i in choice.configuration.serving]
+        if choice.configuration
+        else [],
         fits=None
         if is_running or fits.plan is None
         else Fits(plan=fits.plan, modes=list(fits.rows)),
@@ -103,6 +108,7 @@ def refused_report(hello: Hello, refuse: Refuse) -> PlanReport:
         build=hello.build,
         modes=[],
         plan=None,
+        serving=[],
         fits=None,
         ladder=[],
         memory=[],

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from strata.serving.needs import Mode, mode_name
 from strata.serving.request import (
     CancelReason,
     EngineFacts,
@@ -42,7 +43,9 @@ def facts(context: int = 256, batch: int = 8) -> EngineFacts:
         kv_tokens=context * batch,
     )
     return EngineFacts(
-        ModelFacts(architecture="llama", name="tiny"), plan, features=frozenset(FIELDS)
+        ModelFacts(architecture="llama", name="tiny"),
+        plan,
+        serving=[Mode(mode_name(plan), frozenset(FIELDS))],
     )
 
 

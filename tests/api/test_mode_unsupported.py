@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from strata.serving.needs import Mode
 from strata.serving.request import Failed, RejectedError
 from strata_protocol.features import FIELDS, Feature
 from strata_protocol.messages import ErrorKind
@@ -97,7 +98,9 @@ async def test_no_feature_of_the_engine_lets_through_what_cannot_be_passed_on(
     server: Server,
 ) -> None:
     everything = frozenset(Feature)
-    server.service.facts = replace(facts(), features=everything & FIELDS.keys())
+    server.service.facts = replace(
+        facts(), serving=[Mode("batch 8, no drafts", everything & FIELDS.keys())]
+    )
     assert (await server.chat(grammar="x"))[1]["error"]["code"] == "mode_unsupported"
 
 

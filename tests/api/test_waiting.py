@@ -36,8 +36,15 @@ class Quiet:
             batch=batch, max_context=256, kv="f16", prefill=64, activations="f32", threads=1,
             kv_tokens=1024,
         )  # fmt: skip
-        ready = m.Ready(plan=plan, load_ms=0, warm_ms=0, kv_pages=32, page_tokens=32)
-        self.service.on_ready(EngineReady(m.ModelFacts(), ready, (), list(FIELDS)), self)
+        ready = m.Ready(
+            plan=plan,
+            load_ms=0,
+            warm_ms=0,
+            kv_pages=32,
+            page_tokens=32,
+            serving=[m.ServingMode(features=list(FIELDS))],
+        )
+        self.service.on_ready(EngineReady(m.ModelFacts(), ready, ()), self)
 
     def send(self, message: m.Submit | m.Resume | m.Cancel | m.Credit) -> None:
         self.sent.append(message)

@@ -33,7 +33,7 @@ class Peer {
         : random_(seed),
           runtime_(kVocab, 8, 19, 8),
           scheduler_(config()),
-          intake_(scheduler_, kVocab),
+          intake_(scheduler_, kVocab, serving_modes({})),
           runner_(runtime_) {}
 
     void run() {
@@ -197,7 +197,7 @@ TEST(whatever_a_peer_sends_each_request_ends_once) {
 TEST(draining_refuses_what_is_new_and_completes_what_has_begun) {
     HashRuntime runtime(kVocab, 8, 19, 8);
     Scheduler scheduler(config());
-    Intake intake(scheduler, kVocab);
+    Intake intake(scheduler, kVocab, serving_modes({}));
     Effects effects;
     protocol::Submit begun;
     begun.rid = 1;
@@ -235,7 +235,7 @@ TEST(a_request_that_needs_an_unstated_feature_is_refused_by_its_field) {
         for (const RequestFeature& feature : decode_features())
             if (feature.name != left_out.name) stated.push_back(feature);
         Scheduler scheduler(config());
-        Intake intake(scheduler, kVocab, stated);
+        Intake intake(scheduler, kVocab, {{0, stated}});
         Effects effects;
         protocol::Submit message;
         message.ids = {1, 2};
@@ -252,6 +252,46 @@ TEST(a_request_that_needs_an_unstated_feature_is_refused_by_its_field) {
         CHECK(effects.done[0].code == "mode_unsupported", effects.done[0].code);
         CHECK(effects.done[0].text.find(left_out.name) != std::string::npos, effects.done[0].text);
     }
+}
+
+TEST(a_request_is_held_to_the_mode_that_it_names) {
+    HashRuntime runtime(kVocab, 8, 19, 8);
+    std::vector<RequestFeature> features(decode_features().begin(), decode_features().end());
+    for (RequestFeature& feature : features) {
+        feature.with_drafts = feature.name != "penalties";
+    }
+    ModePlan plan;
+    plan.spec = 3;
+    const std::vector<ServingMode> modes = serving_modes(plan, features);
+    CHECK(modes.size() == 2 && modes[0].drafts == 3 && modes[1].drafts == 0);
+    CHECK(modes[0].features.size() + 1 == features.size());
+    CHECK(modes[1].features.size() == features.size());
+    // Where drafts serve everything, nothing needs to go without; without drafts there is one way.
+    CHECK(serving_modes(plan, modes[0].features).size() == 1);
+    CHECK(serving_modes({}, features).size() == 1 && serving_modes({}, features)[0].drafts == 0);
+
+    Scheduler scheduler(config());
+    Intake intake(scheduler, kVocab, modes);
+    Effects effects;
+    protocol::Submit message;
+    message.ids = {1, 2};
+    message.prompt_tokens = 2;
+    message.params.temperature = 0;
+    message.rid = 1;
+    intake.submit(protocol::Submit(message), 1, effects);
+    CHECK(effects.done.empty() && scheduler.has(1));
+    message.params.presence_penalty = 0.5;
+    message.rid = 2;
+    intake.submit(protocol::Submit(message), 1, effects);
+    CHECK(effects.done.size() == 1 && effects.done[0].code == "mode_unsupported");
+    message.rid = 3;
+    message.mode = 1;
+    intake.submit(protocol::Submit(message), 1, effects);
+    CHECK(effects.done.size() == 1 && scheduler.has(3));
+    message.rid = 4;
+    message.mode = 2;
+    intake.submit(protocol::Submit(message), 1, effects);
+    CHECK(effects.done.size() == 2 && effects.done[1].code == "request.mode", effects.done[1].code);
 }
 
 }  // namespace strata::testing

@@ -201,7 +201,7 @@ class ChaosEngine:
         self.send(
             m.Ready(
                 plan=chosen.plan, load_ms=2 * self.s.load_ms, warm_ms=0.1, kv_pages=pages,
-                page_tokens=PAGE_TOKENS,
+                page_tokens=PAGE_TOKENS, serving=[m.ServingMode(features=self.s.features)],
             )
         )  # fmt: skip
         self.at("ready")
@@ -235,7 +235,6 @@ class ChaosEngine:
             model=m.ModelFacts(architecture="chaos", name="chaos", vocab=self.s.vocab[1]),
             configurations=configurations,
             reasons=reasons,
-            features=self.s.features,
         )
 
     def _plan(self, offer: m.Offer, batch: int) -> m.ModePlan:

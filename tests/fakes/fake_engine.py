@@ -57,6 +57,7 @@ class Behaviour:
     close_at: str = ""  # run: closes the event pipe and stays
     refuse: list[dict[str, str]] = field(default_factory=list)
     features: list[str] = field(default_factory=lambda: [f.value for f in FIELDS])
+    draft_features: list[str] | None = None  # of sequences with drafts; None: the same
     lacks: list[str] = field(default_factory=list)  # stated, but a request that needs it is refused
     # {"axis": "batch", "above": 4 | "value": "f16", "code": ..., "text": ...}: missing there;
     # with "limits": true (numbers only) no more than "above" is given, and the rest is a shortfall.
@@ -132,6 +133,7 @@ class FakeEngine:
         self.sequences: dict[int, Sequence] = {}
         self.step = self.gathered = 0
         self.prompt_total = self.output_total = 0
+        self.serving: list[m.ServingMode] = []  # of the plan that runs
         self.is_draining = False
         self.is_awake = False
 
@@ -264,13 +266,16 @@ class FakeEngine:
                 self.send(m.Probe(mode=mode, ok=not why, ms=1.0, reasons=why))
         self.says(phase="ready", mode="")
         self.at("ready")
+        plan = msgspec.structs.replace(wanted.plan, **self.b.runs)
+        self.serving = self.serving_modes(plan)
         ready = m.Ready(
-            plan=msgspec.structs.replace(wanted.plan, **self.b.runs),
+            plan=plan,
             load_ms=5.0,
             warm_ms=1.0,
             kv_pages=wanted.plan.kv_tokens // 32,
             page_tokens=32,
             memory=[m.MemoryPart(name="kv", bytes=4096)],
+            serving=self.serving,
         )
         self.send(ready)
         self.at("run")
@@ -315,7 +320,6 @@ class FakeEngine:
                 name=self.b.device, backend="cpu", memory_total_bytes=2 << 30,
                 memory_available_bytes=1 << 30,
             ),
-            features=self.b.features,
         )  # fmt: skip
 
     def as_asked(self, want: m.WantedModes) -> m.ModePlan:
@@ -391,12 +395,12 @@ class FakeEngine:
         match message:
             case m.Submit():
                 self.at("submit")
-                lacking = [n for n in message.params.needs if n not in self.served()]
+                lacking = self.lacking(message)
                 if self.is_draining:
                     self.refuse(message, m.ErrorKind.OVERLOADED, "engine_draining", "as scripted")
                     return
                 if lacking:
-                    text = f"the request needs {lacking[0]}, which this engine does not have"
+                    text = f"the request needs {lacking[0]}, which its mode does not have"
                     self.refuse(message, m.ErrorKind.UNSUPPORTED, "mode_unsupported", text)
                     return
                 self.sequences[message.rid] = Sequence(
@@ -405,6 +409,8 @@ class FakeEngine:
                 )  # fmt: skip
             case m.Resume():
                 self.at("submit")
+                if self.lacking(message):
+                    raise AssertionError(f"RESUME of request {message.rid} in a mode that lacks it")
                 s = self.sequences[message.rid] = Sequence(
                     message.rid, message.prompt_tokens, list(message.ids), message.params,
                     message.credit, len(message.generated),
@@ -491,8 +497,21 @@ class FakeEngine:
         elif self.spec:
             self.at("draft")
 
-    def served(self) -> set[str]:
-        return set(self.b.features) - set(self.b.lacks)
+    def lacking(self, message: m.Submit | m.Resume) -> list[str]:
+        """Needs that the mode of the request lacks; the mode is a line of SCRIPT.json.modes."""
+        with self.offers.with_suffix(".modes").open("a") as file:
+            file.write(f"{message.mode}\n")
+        served = set(self.serving[message.mode].features) - set(self.b.lacks)
+        return [need for need in message.params.needs if need not in served]
+
+    def serving_modes(self, plan: m.ModePlan) -> list[m.ServingMode]:
+        plain = m.ServingMode(features=self.b.features)
+        if not plan.spec:
+            return [plain]
+        drafting = m.ServingMode(drafts=plan.spec, features=self.b.features)
+        if self.b.draft_features is None:
+            return [drafting]
+        return [msgspec.structs.replace(drafting, features=self.b.draft_features), plain]
 
     def check_resumed(self, s: Sequence, generated: list[int]) -> None:
         """What an earlier engine is said to have made must be what this one would have made."""

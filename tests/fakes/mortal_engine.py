@@ -60,8 +60,15 @@ class MortalEngine:
             batch=self.batch, max_context=4096, kv="f16", prefill=64, activations="f32", threads=1,
             kv_tokens=16384,
         )  # fmt: skip
-        ready = m.Ready(plan=plan, load_ms=0, warm_ms=0, kv_pages=512, page_tokens=32)
-        self.service.on_ready(EngineReady(m.ModelFacts(), ready, (), list(FIELDS)), self)
+        ready = m.Ready(
+            plan=plan,
+            load_ms=0,
+            warm_ms=0,
+            kv_pages=512,
+            page_tokens=32,
+            serving=[m.ServingMode(features=list(FIELDS))],
+        )
+        self.service.on_ready(EngineReady(m.ModelFacts(), ready, ()), self)
 
     def die(self, lost: EngineLost) -> None:
         self.running = {}

@@ -12,6 +12,7 @@ from strata.engines.port import EngineLost
 from strata.serving.admission import Admission, Closure, Queue, Reservation, SchedulerLimits
 from strata.serving.deadline import deadline_exceeded, deadline_s
 from strata.serving.effects import Deliver, Effect, Send
+from strata.serving.needs import Mode
 from strata.serving.recorder import NullRecorder
 from strata.serving.request import (
     CancelReason,
@@ -62,7 +63,7 @@ def facts(batch: int = BATCH) -> EngineFacts:
         batch=batch, max_context=100, kv="f16", prefill=8, activations="f32", threads=1,
         kv_tokens=300,
     )  # fmt: skip
-    return EngineFacts(ModelFacts(), plan, features=frozenset(FIELDS))
+    return EngineFacts(ModelFacts(), plan, serving=[Mode("batch", frozenset(FIELDS))])
 
 
 def spec(

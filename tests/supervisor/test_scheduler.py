@@ -14,6 +14,7 @@ from strata.engines.port import EngineLost
 from strata.serving.admission import Closure, SchedulerLimits
 from strata.serving.effects import Deliver, Effect, Fault, Send
 from strata.serving.entry import CREDIT_WINDOW
+from strata.serving.needs import Mode
 from strata.serving.recorder import NullRecorder
 from strata.serving.recovery import LOSSES_MAX
 from strata.serving.request import (
@@ -54,7 +55,7 @@ def facts(batch: int = BATCH, max_context: int = 100, kv_tokens: int = 300) -> E
         batch=batch, max_context=max_context, kv="f16", prefill=8, activations="f32", threads=1,
         kv_tokens=kv_tokens,
     )  # fmt: skip
-    return EngineFacts(ModelFacts(), plan, features=frozenset(FIELDS))
+    return EngineFacts(ModelFacts(), plan, serving=[Mode("batch", frozenset(FIELDS))])
 
 
 def spec(prompt: int = 1, key: str = "", max_tokens: int = 1000, token: int = 7) -> RequestSpec:

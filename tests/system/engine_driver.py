@@ -165,6 +165,7 @@ class Engine:
                 case m.Probe() as probe:
                     self.probes.append(probe)
                 case m.Ready() as ready:
+                    self.ready = ready
                     return ready
                 case other:
                     raise AssertionError(other)

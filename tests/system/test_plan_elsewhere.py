@@ -105,6 +105,8 @@ def test_facts_of_another_machine_are_planned_with(engine_path: Path, model: Pat
     assert report["device"]["name"] == "Graviton 4"
     assert report["host"]["isa"] == "neon"
     assert report["plan"]["threads"] == 64
+    assert [mode["drafts"] for mode in report["serving"]] == [0]
+    assert "penalties" in report["serving"][0]["features"]
     here = strata("plan", engine_path, model, "--json")
     assert json.loads(here.stdout)["device"]["name"] != "Graviton 4"
 

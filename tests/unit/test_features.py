@@ -120,5 +120,5 @@ def test_both_sides_derive_the_same_needs(params: m.SamplingParams) -> None:
 @pytest.mark.parametrize("name", ["grammar", "images", "telepathy", ""])
 def test_a_need_that_no_field_of_the_engine_carries(name: str) -> None:
     params = EngineParams(temperature=0.0, needs=["top_k", name])
-    text = f"the request needs {name}, which this engine does not have"
+    text = f"the request needs {name}, which its mode does not have"
     assert missing_feature(params) == ("mode_unsupported", text)

@@ -84,10 +84,10 @@ class ApiContext:
             )
 
     def check_needs(self, needs: Sequence[Need]) -> None:
-        """Raises ApiError (400 `mode_unsupported`) for what the running mode does not have, before
+        """Raises ApiError (400 `mode_unsupported`) for what no running mode has, before
         any work is done for it; the serving layer judges what a sequence's parameters need."""
         facts = self.service.facts
-        found = misfit(needs, facts.mode if facts is not None else None)
+        found = misfit(needs, facts.serving if facts is not None else ())
         if found is not None:
             raise invalid(found.text, found.param, MODE_UNSUPPORTED)
 

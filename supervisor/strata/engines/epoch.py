@@ -328,7 +328,7 @@ class Epoch:
             raise RuntimeError("READY before CAPS passed the peer")
         self._on_changed()
         rows = self.handshake.rows
-        self._listener.on_ready(EngineReady(caps.model, ready, rows, caps.features), self)
+        self._listener.on_ready(EngineReady(caps.model, ready, rows), self)
 
     def _refuse(self, refused: Refused) -> None:
         self.refused = refused

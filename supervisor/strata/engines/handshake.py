@@ -199,11 +199,13 @@ class Handshake:
 
 def caps_fault(caps: Caps) -> str:
     """What is wrong with CAPS beyond its schema; empty where nothing is."""
-    count = len(caps.reasons)
+    reasons, modes = len(caps.reasons), len(caps.serving)
     for configuration in caps.configurations:
         named = [*configuration.missing, *(s.reason for s in configuration.shortfalls)]
-        if any(index >= count for index in named):
-            return f"CAPS names reason {max(named)} of {count}"
+        if any(index >= reasons for index in named):
+            return f"CAPS names reason {max(named)} of {reasons}"
+        if any(index >= modes for index in configuration.serving):
+            return f"CAPS names serving mode {max(configuration.serving)} of {modes}"
     return ""
 
 

@@ -49,7 +49,6 @@ class EngineReady:
     model: ModelFacts
     ready: Ready
     modes: Sequence[ModeRow]  # what runs, and why it differs from what was asked
-    features: Sequence[str] = ()  # what a request may ask for, by name
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ class Admission:
         """The refusal of what the running mode cannot serve, or None: needs it does not have, a
         prompt that leaves no room for an answer. What is not known yet is checked at READY."""
         facts = facts or self.facts
-        found = misfit(needs_of(spec.params), facts.mode if facts else None)
+        found = misfit(needs_of(spec.params), facts.serving if facts else ())
         if found is not None:
             return RejectedError(
                 ErrorKind.UNSUPPORTED, MODE_UNSUPPORTED, found.text, param=found.param
@@ -189,6 +189,12 @@ class Admission:
             f"the request had reached {tokens} tokens when its engine ended, but with the next one"
             f" a sequence may reach {context} tokens",
         )
+
+    def mode_of(self, spec: RequestSpec) -> int:
+        """The serving mode, by its index, in which the engine that is ready takes the request."""
+        if self.facts is None:
+            raise RuntimeError("a request was sent before READY")
+        return self.facts.mode_of(spec.params)
 
     def wait_s(self, queue: Queue, now: float) -> float:
         """How long a request that comes now is expected to wait."""

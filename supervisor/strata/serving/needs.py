@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from strata_protocol.features import FIELDS, Feature, asked_fields
-from strata_protocol.messages import ModePlan, SamplingParams
+import msgspec
+from strata_protocol.features import FIELDS, Feature, asked_fields, known
+from strata_protocol.messages import ModePlan, SamplingParams, ServingMode
 
 MODE_UNSUPPORTED = "mode_unsupported"
 
@@ -25,6 +26,8 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Mode:
+    """One way in which the running engine serves a request beside others."""
+
     name: str  # "batch 4, no drafts"
     features: AbstractSet[Feature]
 
@@ -53,13 +56,22 @@ def unreachable(needs: Sequence[Need]) -> Misfit | None:
     return _misfit(missing, "which no mode of this server has") if missing else None
 
 
-def misfit(needs: Sequence[Need], mode: Mode | None) -> Misfit | None:
-    """Why the running `mode` does not serve the needs, or None; before one runs (None), why no
+def misfit(needs: Sequence[Need], modes: Sequence[Mode]) -> Misfit | None:
+    """Why none of the running `modes` serves the needs, or None; before any runs (empty), why no
     mode ever will."""
-    if mode is None:
+    if not modes:
         return unreachable(needs)
-    placed = place(needs, [mode])
+    placed = place(needs, modes)
     return placed if isinstance(placed, Misfit) else None
+
+
+def serving_modes(plan: ModePlan, stated: Sequence[ServingMode]) -> tuple[Mode, ...]:
+    """The modes of an engine that runs `plan` and has `stated` these, in order of preference. One
+    that has stated none decodes greedily."""
+    return tuple(
+        Mode(mode_name(msgspec.structs.replace(plan, spec=mode.drafts)), known(mode.features))
+        for mode in stated or [ServingMode(drafts=plan.spec)]
+    )
 
 
 def place(needs: Sequence[Need], modes: Sequence[Mode]) -> Mode | Misfit:

@@ -72,9 +72,9 @@ class Recovery:
                 again.append(entry)
         return Loss(ended, again, guilty)
 
-    def message(self, entry: Entry) -> Submit | Resume:
-        """What makes an engine begin the request or go on with it. While suspects are tried, its
-        credit ends the trial."""
+    def message(self, entry: Entry, mode: int) -> Submit | Resume:
+        """What makes an engine begin the request or go on with it, in its serving mode of that
+        index. While suspects are tried, its credit ends the trial."""
         credit = entry.granted
         if self.trials.current == entry.rid:
             credit = entry.held_at = entry.received + TRIAL_TOKENS
@@ -92,6 +92,7 @@ class Recovery:
                 params=params,
                 credit=credit,
                 priority=entry.engine_priority,
+                mode=mode,
             )
         if entry.scored >= len(prompt):
             # All of them are out.
@@ -103,6 +104,7 @@ class Recovery:
             generated=generated,
             params=params,
             credit=credit,
+            mode=mode,
         )
 
     def on_tokens(self, entry: Entry, ids: Sequence[int]) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
-from strata_protocol.features import Feature
 from strata_protocol.messages import (
     ErrorKind,
     FinishReason,
@@ -24,7 +23,7 @@ from strata_protocol.messages import (
 )
 
 from strata.engines.modes import ModeRow
-from strata.serving.needs import Mode, mode_name
+from strata.serving.needs import Misfit, Mode, needs_of, place
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +153,14 @@ class EngineFacts:
     model: ModelFacts
     plan: ModePlan
     modes: Sequence[ModeRow] = ()  # requested, runs, because
-    features: frozenset[Feature] = frozenset()  # that a request may ask for
+    serving: Sequence[Mode] = ()  # what requests are placed in, the preferred first
 
-    @property
-    def mode(self) -> Mode:
-        """What requests are placed in."""
-        return Mode(mode_name(self.plan), self.features)
+    def mode_of(self, params: SamplingParams) -> int:
+        """The index of the mode that serves a request which has been admitted."""
+        placed = place(needs_of(params), self.serving)
+        if isinstance(placed, Misfit):
+            raise RuntimeError(f"a request that fits no mode was kept: {placed.text}")
+        return self.serving.index(placed)
 
 
 class Service(Protocol):

@@ -410,7 +410,7 @@ class Scheduler:
             self._recorder.on_submitted(now - entry.arrived_s)
         entry.start(now)
         self._in_flight[entry.rid] = entry
-        return Send(self._recovery.message(entry))
+        return Send(self._recovery.message(entry, self._admission.mode_of(entry.spec)))
 
     def _expire(self, entry: Entry, now: float) -> Effect:
         """It is late and no engine has it: nothing more is computed for it."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from strata_protocol.errors import SendError
-from strata_protocol.features import known
 from strata_protocol.messages import (
     Cancel,
     Credit,
@@ -31,6 +30,7 @@ from strata.engines.port import EngineLost, EnginePort, EngineReady, RunMessage
 from strata.serving.admission import DRAINING, Closure, Reservation, SchedulerLimits
 from strata.serving.effects import Deliver, Effect, Fault, Send
 from strata.serving.handle import RequestHandle
+from strata.serving.needs import serving_modes
 from strata.serving.recorder import Recorder
 from strata.serving.request import CancelReason, EngineFacts, Failed, Finished, RequestSpec
 from strata.serving.request_facts import RequestFacts
@@ -228,4 +228,5 @@ class EngineService:
 
 
 def _facts(ready: EngineReady) -> EngineFacts:
-    return EngineFacts(ready.model, ready.ready.plan, ready.modes, known(ready.features))
+    plan = ready.ready.plan
+    return EngineFacts(ready.model, plan, ready.modes, serving_modes(plan, ready.ready.serving))

@@ -73,8 +73,8 @@ def test_sentences() -> None:
         " min_p; the mode (batch 1) lacks top_k",
         "min_p",
     )
-    assert misfit([need(Feature.TOP_K)], None) is None
-    assert misfit([need(Feature.TOP_K), schema], None) == Misfit(
+    assert misfit([need(Feature.TOP_K)], ()) is None
+    assert misfit([need(Feature.TOP_K), schema], ()) == Misfit(
         "response_format json_schema needs grammar, which no mode of this server has",
         "response_format",
     )
