@@ -77,13 +77,14 @@ class ChoiceText:
         prompt ends inside the reasoning; `revealed`: hidden tokens that tell the parts apart."""
         self._detokenizer = Detokenizer(vocabulary, shown=revealed)
         self._answer: AnswerParser | None = None
-        self._meter: ReasoningSplitter | None = None  # of all text, whatever a stop string holds
+        self._meter: ReasoningSplitter | None = None  # where the reasoning's end has not come
         self.reasoning_tokens: int | None = None  # generated; None where no reasoning is told apart
         if shape is not None and not shape.is_plain:
             self._answer = AnswerParser(shape, is_opened=is_reasoning)
             if shape.thinks:
                 self.reasoning_tokens = 0
-                if shape.forced_call is None:
+                self._meter = self._answer.reasoning
+                if stops and self._meter is not None:  # one of its own, as a stop holds text back
                     self._meter = ReasoningSplitter(is_opened=is_reasoning)
         self._stops = StopMatcher(stops) if stops else None
         self._wants_logprobs = wants_logprobs
@@ -122,8 +123,9 @@ class ChoiceText:
             shown = self._stops.feed(piece) if self._stops is not None else piece
             text += shown
             if self._answer is not None:
-                self._count_reasoning(piece)
                 parts += self._answer.feed(shown)
+                if self._meter is not None:
+                    self._count_reasoning(self._meter, piece)
                 if self._has_stopped():
                     parts += self._answer.finish(is_whole=False)
         return self._delta(text, parts)
@@ -149,12 +151,10 @@ class ChoiceText:
             return True
         return self._stops is not None and self._stops.matched is not None
 
-    def _count_reasoning(self, piece: str) -> None:
+    def _count_reasoning(self, meter: ReasoningSplitter, piece: str) -> None:
         """Up to and with the token that ends the reasoning, or shows that there is none."""
-        meter = self._meter
-        if meter is None:
-            return
-        meter.feed(piece)
+        if self._stops is not None:
+            meter.feed(piece)
         if meter.has_reasoning:
             self.reasoning_tokens = self.tokens
         if meter.is_closed:

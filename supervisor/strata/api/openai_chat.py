@@ -28,6 +28,7 @@ from strata.api.sampling import (
 from strata.api.schemas import ChatRequest, refuse_unsupported
 from strata.serving.needs import MODE_UNSUPPORTED
 from strata.text.chat_template import ChatMessage
+from strata.text.errors import TemplateError
 from strata.text.model import ChatPrompt
 
 _REASONING_FORMATS = {"auto": True, "deepseek": True, "none": False}
@@ -101,6 +102,8 @@ class ChatEndpoint:
         too."""
         text, context = self._context.text, self._context.context_tokens
         self._context.check_needs(message_needs(body.messages))
+        if not text.has_chat:
+            raise TemplateError(text.template_problem)
         answers = text.answer_format
         use = read_tools(body, answers)
         messages = read_messages(body.messages, answers)

@@ -60,6 +60,11 @@ class AnswerParser:
             self._suspects = _SuspectedCalls(shape, shape.tools)
 
     @property
+    def reasoning(self) -> ReasoningSplitter | None:
+        """What tells the reasoning apart; None where there cannot be any."""
+        return self._splitter
+
+    @property
     def is_over(self) -> bool:
         """The answer has all the calls that it may have: what follows is of no use."""
         most, calls = self._shape.calls_max, self._calls
@@ -72,10 +77,14 @@ class AnswerParser:
 
     def feed(self, text: str) -> list[Part]:
         """What `text` adds."""
-        if self._splitter is None:
+        splitter = self._splitter
+        if splitter is None or splitter.is_content:
             return self._feed_content(text)
+        parts = splitter.feed(text)
+        if self._suspects is None and self._calls is None:
+            return parts
         out: list[Part] = []
-        for part in self._splitter.feed(text):
+        for part in parts:
             match part:
                 case Reasoning(words):
                     out += [part] if self._suspects is None else self._suspects.feed(words)
@@ -83,7 +92,7 @@ class AnswerParser:
                     if self._suspects is not None:
                         out += self._suspects.acquit()
                     out += self._feed_content(words)
-        if self._suspects is not None and self._splitter.is_closed:
+        if self._suspects is not None and splitter.is_closed:
             out += self._suspects.acquit()
         return joined(out)
 

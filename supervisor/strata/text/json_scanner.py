@@ -1,6 +1,7 @@
 """Reads JSON one character at a time, as it comes from a model: what is accepted is final.
 
-A value is a generator that takes characters (`yield` is "the next one, please"), hands what it
+A value is a generator that takes characters (`yield` is "the next one, please", and says which run
+of characters may come in one piece: only within strings, where most of a call is), hands what it
 accepted to a sink and returns the first character beyond the value, where it had to look at it.
 Accepted text is valid JSON: raw control characters in a string, which models write for line breaks,
 come out as escapes; everything else that is no JSON raises BadJsonError. Numbers and words come out
@@ -18,20 +19,22 @@ _SPACE = " \t\r\n"
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _SCALAR = frozenset("+-.0123456789eEtrufalsn")
 _SCALAR_CHARS_MAX = 400
+_IN_STRING = re.compile(r'[^"\\\x00-\x1f]+')
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 Sink = Callable[[str], None]
-Scan = Generator[None, str, str | None]
+Run = re.Pattern[str] | None
+Scan = Generator[Run, str, str | None]
 
 
 class BadJsonError(ValueError):
     """The text is no JSON from here on."""
 
 
-def next_visible(sink: Sink | None = None) -> Generator[None, str, str]:
+def next_visible(sink: Sink | None = None) -> Generator[Run, str, str]:
     """The next character that is no white space, which goes to `sink`."""
     while True:
-        char = yield
+        char = yield None
         if char not in _SPACE:
             return char
         if sink is not None:
@@ -92,7 +95,7 @@ def _scan_one(char: str, sink: Sink, closers: list[str]) -> Scan:
             char = yield from next_visible(sink)
 
 
-def _scan_key(char: str, sink: Sink) -> Generator[None, str, None]:
+def _scan_key(char: str, sink: Sink) -> Generator[Run, str, None]:
     """`"key":`, whose first character is `char`."""
     if char != '"':
         raise BadJsonError
@@ -103,20 +106,20 @@ def _scan_key(char: str, sink: Sink) -> Generator[None, str, None]:
     sink(char)
 
 
-def scan_string(sink: Sink) -> Generator[None, str, None]:
+def scan_string(sink: Sink) -> Generator[Run, str, None]:
     """A string whose opening quote has come."""
     sink('"')
     while True:
-        char = yield
+        char = yield _IN_STRING
         if char == '"':
             sink(char)
             return
         if char == "\\":
-            escaped = yield
+            escaped = yield None
             if escaped == "u":
                 digits = ""
                 for _ in range(4):
-                    digits += yield
+                    digits += yield None
                 if not _HEX.issuperset(digits):
                     raise BadJsonError
                 sink("\\u" + digits)
@@ -136,7 +139,7 @@ def _scan_scalar(char: str, sink: Sink) -> Scan:
         text += char
         if len(text) > _SCALAR_CHARS_MAX:
             raise BadJsonError
-        char = yield
+        char = yield None
     if text not in ("true", "false", "null") and not _NUMBER.fullmatch(text):
         raise BadJsonError
     sink(text)

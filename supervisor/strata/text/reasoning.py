@@ -9,12 +9,14 @@ template's layout and are left out. The result does not depend on where the piec
 from __future__ import annotations
 
 import enum
+import re
 
 from strata.text.answer_parts import Content, Part, Reasoning
 
 OPEN = "<think>"
 CLOSE = "</think>"
 _NEWLINES = "\r\n"
+_MAY_WAIT = re.compile(r"[<\r\n]")  # what reasoning without any of these holds can be shown at once
 
 
 class _Phase(enum.Enum):
@@ -49,14 +51,22 @@ class ReasoningSplitter:
                 return False
 
     @property
+    def is_content(self) -> bool:
+        """All that comes now is content as it stands; nothing is held back."""
+        return self._phase is _Phase.CONTENT
+
+    @property
     def is_closed(self) -> bool:
         """The reasoning is over, or there is none: all that comes now is content."""
         return self._phase in (_Phase.CONTENT_BEGIN, _Phase.CONTENT)
 
     def feed(self, text: str) -> list[Part]:
         """What `text` adds."""
-        if self._phase is _Phase.CONTENT:
+        phase = self._phase
+        if phase is _Phase.CONTENT:
             return [Content(text)] if text else []
+        if phase is _Phase.REASONING and not self._held and not _MAY_WAIT.search(text):
+            return [Reasoning(text)] if text else []
         self._held += text
         out: list[Part] = []
         while self._advance(out):
@@ -135,7 +145,9 @@ class ReasoningSplitter:
 
 def partial_suffix(text: str, word: str) -> int:
     """The length of the longest end of `text` that is a beginning of `word`, but not all of it."""
-    for length in range(min(len(word) - 1, len(text)), 0, -1):
-        if word.startswith(text[len(text) - length :]):
-            return length
+    begin = max(0, len(text) - len(word) + 1)
+    while (at := text.find(word[0], begin)) >= 0:
+        if word.startswith(text[at:]):
+            return len(text) - at
+        begin = at + 1
     return 0

@@ -12,7 +12,7 @@ from collections.abc import Generator
 import msgspec
 
 from strata.text.json_scanner import BadJsonError, Scan, next_visible, scan_string, scan_value
-from strata.text.tool_call_scan import CallScan, NoCallError
+from strata.text.tool_call_scan import CallScan, NoCallError, Run
 from strata.text.tool_values import Toolset
 
 _ARGUMENTS = ("arguments", "parameters")
@@ -24,13 +24,13 @@ def forced_json_opening(name: str) -> str:
     return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments":'
 
 
-def read_json_call(call: CallScan, tools: Toolset) -> Generator[None, str, None]:
+def read_json_call(call: CallScan, tools: Toolset) -> Generator[Run, str, None]:
     """A call whose first brace has come."""
     char = yield from next_visible()
     yield from _read_members(char, call, tools, has_arguments=False)
 
 
-def read_forced_json_call(call: CallScan, tools: Toolset, name: str) -> Generator[None, str, None]:
+def read_forced_json_call(call: CallScan, tools: Toolset, name: str) -> Generator[Run, str, None]:
     """The call that `forced_json_opening` began."""
     call.name = name
     char = yield from next_visible()
@@ -45,7 +45,7 @@ def read_forced_json_call(call: CallScan, tools: Toolset, name: str) -> Generato
 
 def _read_members(
     char: str, call: CallScan, tools: Toolset, *, has_arguments: bool
-) -> Generator[None, str, None]:
+) -> Generator[Run, str, None]:
     """The keys and values from `char` on, and the closing brace."""
     while True:
         key = yield from _read_string(char)
@@ -107,7 +107,7 @@ def _read_arguments(char: str, call: CallScan) -> Scan:
     return after
 
 
-def _read_string(char: str) -> Generator[None, str, str]:
+def _read_string(char: str) -> Generator[Run, str, str]:
     if char != '"':
         raise BadJsonError
     pieces: list[str] = []
@@ -115,7 +115,7 @@ def _read_string(char: str) -> Generator[None, str, str]:
     return str(json.loads("".join(pieces)))
 
 
-def _next_after(after: str | None) -> Generator[None, str, str]:
+def _next_after(after: str | None) -> Generator[Run, str, str]:
     """The next character that is no white space, beginning with `after` where there is one."""
     if after is not None and after not in _SPACE:
         return after

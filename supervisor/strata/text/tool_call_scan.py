@@ -6,9 +6,13 @@ and tells this object what they mean. The last brace of the arguments waits for 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator
 
-Reader = Callable[["CallScan"], Generator[None, str, None]]
+# What a reader gives back when it takes a character: None, or which run of characters it would take
+# in one piece as well.
+Run = re.Pattern[str] | None
+Reader = Callable[["CallScan"], Generator[Run, str, None]]
 
 
 class NoCallError(ValueError):
@@ -24,6 +28,7 @@ class CallScan:
         "_has_said",
         "_pieces",
         "_reader",
+        "_run",
         "has_begun",
         "name",
         "unsaid",
@@ -37,14 +42,23 @@ class CallScan:
         self._has_brace = False  # the last piece is a brace that may be the last of all
         self._has_said = False  # by the last character
         self._reader = reader(self)
-        next(self._reader)
+        self._run: Run = next(self._reader)
+
+    def next_piece(self, text: str, at: int) -> str:
+        """What of `text` to feed next, from index `at` on: a character, or a run of them where that
+        makes no difference."""
+        if self._run is not None:
+            found = self._run.match(text, at)
+            if found is not None:
+                return found.group()
+        return text[at]
 
     def feed(self, char: str) -> bool:
-        """Whether this character ended the call."""
+        """Whether this piece (`next_piece`) ended the call."""
         self._has_said = False
         self.unsaid += char
         try:
-            self._reader.send(char)
+            self._run = self._reader.send(char)
         except StopIteration:
             self._release_brace()
             return True

@@ -10,10 +10,11 @@ be strings come out as they are written, others once they are complete.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Generator
 
 from strata.text.json_scanner import next_visible
-from strata.text.tool_call_scan import CallScan, NoCallError
+from strata.text.tool_call_scan import CallScan, NoCallError, Run
 from strata.text.tool_values import STRING_ONLY, Toolset, convert
 
 FUNCTION = "<function="
@@ -21,6 +22,7 @@ _PARAMETER = "<parameter="
 _VALUE_END = "</parameter>"
 _FUNCTION_END = "</function>"
 _NEXT = (_PARAMETER, _FUNCTION_END)
+_IN_VALUE = re.compile(r"[^<\n]+")  # cannot be the value's end
 _NAME_CHARS_MAX = 256
 _SPACE_CHARS_MAX = 64  # between a value's end and what follows it
 
@@ -30,7 +32,7 @@ def forced_xml_opening(name: str) -> str:
     return f"<tool_call>\n{FUNCTION}{name}>\n"
 
 
-def read_xml_call(call: CallScan, tools: Toolset) -> Generator[None, str, None]:
+def read_xml_call(call: CallScan, tools: Toolset) -> Generator[Run, str, None]:
     """A call of which `<function=` has come."""
     name = yield from _read_name()
     if name not in tools:
@@ -38,7 +40,7 @@ def read_xml_call(call: CallScan, tools: Toolset) -> Generator[None, str, None]:
     yield from read_forced_xml_call(call, tools, name)
 
 
-def read_forced_xml_call(call: CallScan, tools: Toolset, name: str) -> Generator[None, str, None]:
+def read_forced_xml_call(call: CallScan, tools: Toolset, name: str) -> Generator[Run, str, None]:
     """A call of `name` from its parameters on."""
     tag = yield from _read_tag()
     call.begin(name)
@@ -61,20 +63,20 @@ def read_forced_xml_call(call: CallScan, tools: Toolset, name: str) -> Generator
     call.add("}")
 
 
-def _read_tag() -> Generator[None, str, str]:
+def _read_tag() -> Generator[Run, str, str]:
     """One of _NEXT, after white space."""
     text = yield from next_visible()
     while text not in _NEXT:
         if not any(tag.startswith(text) for tag in _NEXT):
             raise NoCallError
-        text += yield
+        text += yield None
     return text
 
 
-def _read_name() -> Generator[None, str, str]:
+def _read_name() -> Generator[Run, str, str]:
     name = ""
     while True:
-        char = yield
+        char = yield None
         if char == ">":
             return name.strip()
         name += char
@@ -82,11 +84,14 @@ def _read_name() -> Generator[None, str, str]:
             raise NoCallError
 
 
-def _read_value(sink: Callable[[str], None]) -> Generator[None, str, str]:
+def _read_value(sink: Callable[[str], None]) -> Generator[Run, str, str]:
     """Gives the value's text to `sink`; returns the tag that follows it."""
-    char = yield
+    char = yield None
     held = "" if char == "\n" else char  # what may be the value's end
     while True:
+        if held and held[0] not in "<\n":
+            sink(held)
+            held = ""
         while held:
             end = _match_end(held)
             if end is None:
@@ -95,7 +100,7 @@ def _read_value(sink: Callable[[str], None]) -> Generator[None, str, str]:
                 return end
             sink(held[0])
             held = held[1:]
-        held += yield
+        held += yield None if held else _IN_VALUE
 
 
 def _match_end(text: str) -> str | None:

@@ -24,7 +24,7 @@ from strata.text.answer_parts import CallArguments, CallBegan, Content, Part, jo
 from strata.text.json_scanner import BadJsonError, next_visible
 from strata.text.reasoning import partial_suffix
 from strata.text.tool_call_json import read_json_call
-from strata.text.tool_call_scan import CallScan, NoCallError
+from strata.text.tool_call_scan import CallScan, NoCallError, Run
 from strata.text.tool_call_xml import FUNCTION, read_xml_call
 from strata.text.tool_values import Toolset
 
@@ -65,6 +65,9 @@ class ToolCallParser:
         out: list[Part] = []
         while True:
             if self._scan is None:
+                if self._is_plain(text):
+                    self._show(text, out)
+                    return out
                 self._held += text
                 text = self._look_for_call(out)
             if self._scan is None or not text:
@@ -80,6 +83,12 @@ class ToolCallParser:
         elif self._is_after_call and not held.strip(_SPACE):
             held = ""
         return [Content(held)] if held else []
+
+    def _is_plain(self, text: str) -> bool:
+        """Nothing waits, and nothing in `text` has to."""
+        if self._held or self._awaits_close or "<" in text:
+            return False
+        return text != "" and text[-1] not in _SPACE
 
     def _look_for_call(self, out: list[Part]) -> str:
         """Gives out the text of `_held` that is no call. Where one may begin, starts to read it and
@@ -126,13 +135,16 @@ class ToolCallParser:
 
     def _read_call(self, scan: CallScan, text: str, out: list[Part]) -> str:
         """Feeds `text` to the call; what it did not take is returned."""
-        for at, char in enumerate(text):
+        at = 0
+        while at < len(text):
+            char = scan.next_piece(text, at)
+            at += len(char)
             if not scan.has_begun:
                 self._head += char
             try:
                 is_ended = scan.feed(char)
             except (BadJsonError, NoCallError):
-                return self._give_up(scan, out) + text[at + 1 :]
+                return self._give_up(scan, out) + text[at:]
             if scan.has_begun:
                 if self._head:
                     self._head = self._opening = ""
@@ -140,12 +152,12 @@ class ToolCallParser:
                     self.begun += 1
                 out.append(CallArguments(self.begun - 1, scan.take()))
             elif len(self._head) > HEAD_CHARS_MAX:
-                return self._give_up(scan, out) + text[at + 1 :]
+                return self._give_up(scan, out) + text[at:]
             if is_ended:
                 self._scan = None
                 self.finished += 1
                 self._awaits_close = self._is_after_call = True
-                return text[at + 1 :]
+                return text[at:]
         return ""
 
     def _give_up(self, scan: CallScan, out: list[Part]) -> str:
@@ -161,7 +173,7 @@ class ToolCallParser:
         self._head = self._opening = ""
         return rest
 
-    def _read_tagged(self, call: CallScan) -> Generator[None, str, None]:
+    def _read_tagged(self, call: CallScan) -> Generator[Run, str, None]:
         char = yield from next_visible()
         if char == "{":
             yield from read_json_call(call, self._tools)
@@ -170,8 +182,8 @@ class ToolCallParser:
         while text != FUNCTION:
             if not FUNCTION.startswith(text):
                 raise NoCallError
-            text += yield
+            text += yield None
         yield from read_xml_call(call, self._tools)
 
-    def _read_function(self, call: CallScan) -> Generator[None, str, None]:
+    def _read_function(self, call: CallScan) -> Generator[Run, str, None]:
         yield from read_xml_call(call, self._tools)
