@@ -18,12 +18,12 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from strata.engines.exits import EngineExit
 from strata.observe.status import Status
+from strata.observe.step_histogram import StepHistogram
 from strata.serving.request import CancelReason
 
 RATE_WINDOW_S = 10
@@ -38,7 +38,7 @@ STATES = ("ready", "degraded", "loading", "restarting", "hold", "refused", "drai
 class _Aliases(Collector):
     """Existing metrics again under the names that other dashboards expect."""
 
-    def __init__(self, names: dict[str, MetricWrapperBase]) -> None:
+    def __init__(self, names: dict[str, Collector]) -> None:
         self._names = names
 
     def collect(self) -> Iterator[Metric]:
@@ -104,7 +104,9 @@ class Metrics:
         self._cached_tokens = counter("prompt_cached_tokens", "of these, from the prefix cache")
         self._tokens = counter("generated_tokens", "tokens produced")
         self._ttft = histogram("time_to_first_token_seconds", "arrival to first token", _LATENCY_S)
-        self._itl = histogram("inter_token_seconds", "time between tokens", _TOKEN_S)
+        self._itl = StepHistogram(
+            "strata_inter_token_seconds", "time between tokens", _TOKEN_S, registry
+        )
         self._queue_s = histogram("queue_seconds", "arrival to submission", _LATENCY_S)
         self._request_s = histogram("request_seconds", "arrival to end", _LATENCY_S)
         self._lag = histogram("loop_lag_seconds", "how late the event loop ran", _LAG_S)
@@ -165,8 +167,7 @@ class Metrics:
         for ttft_s in first_s:
             self._ttft.observe(ttft_s)
             self._ttft_samples.append(ttft_s)
-        for gap_s in gaps_s:
-            self._itl.observe(gap_s)
+        self._itl.observe(gaps_s)
         second = int(now)
         if self._per_second and self._per_second[-1][0] == second:
             self._per_second[-1] = (second, self._per_second[-1][1] + count)

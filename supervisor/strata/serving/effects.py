@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 from strata_protocol.messages import Cancel, Credit, Resume, Submit
 
 from strata.serving.request import Event
@@ -14,8 +15,9 @@ class Send:
     message: Submit | Resume | Cancel | Credit
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(msgspec.Struct, frozen=True, gc=False):
+    """A Struct, as TokensReady is one."""
+
     rid: int
     event: Event
 

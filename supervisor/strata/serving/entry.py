@@ -13,9 +13,10 @@ import enum
 import math
 from dataclasses import dataclass
 
-from strata_protocol.messages import FinishReason, Timings
+from strata_protocol.messages import FinishReason, Timings, TokensItem
+from strata_protocol.streams import new_tokens
 
-from strata.serving.request import Failed, Finished, RequestSpec
+from strata.serving.request import Failed, Finished, RequestSpec, TokensReady
 
 CREDIT_WINDOW = 512  # output tokens the engine may be ahead of the reader
 
@@ -107,3 +108,9 @@ class Entry:
             last.prefill_ms + self.prefill_ms,
             last.decode_ms + self.decode_ms,
         )
+
+
+def unrepeated(item: TokensItem, received: int) -> TokensReady:
+    """What is new in `item` after `received` tokens. Raises ProtocolFault for a gap."""
+    ids = new_tokens(received, item.offset, item.ids)
+    return TokensReady(ids, item.logprobs[len(item.ids) - len(ids) :])

@@ -22,22 +22,23 @@ class Journal:
         self.bytes = 0
         self.overflows = 0  # requests that stopped being resumable
         self._generated: dict[int, array[int]] = {}  # in the order of their first token
-        self._sizes: dict[int, int] = {}
+        self._prompt_bytes: dict[int, int] = {}
         self._lost: set[int] = set()
 
     def append(self, rid: int, prompt_tokens: int, ids: Sequence[int]) -> None:
         """Adds generated `ids`, in order. The first call for `rid` opens its record."""
-        if rid in self._lost:
-            return
         generated = self._generated.get(rid)
         if generated is None:
+            if rid in self._lost:
+                return
             generated = self._generated[rid] = array("i")
-            self._resize(rid, PROMPT_ID_BYTES * prompt_tokens)
+            self._prompt_bytes[rid] = PROMPT_ID_BYTES * prompt_tokens
+            self.bytes += self._prompt_bytes[rid]
         generated.extend(ids)
-        self._resize(rid, GENERATED_ID_BYTES * len(ids))
+        self.bytes += GENERATED_ID_BYTES * len(ids)
         while self.bytes > self.bytes_max:
             # The largest, and of those the oldest: it frees the most and costs the fewest streams.
-            largest = max(self._sizes, key=self._sizes.__getitem__)
+            largest = max(self._generated, key=self._size)
             self._drop(largest)
             self._lost.add(largest)
             self.overflows += 1
@@ -54,10 +55,9 @@ class Journal:
         if rid in self._generated:
             self._drop(rid)
 
-    def _resize(self, rid: int, by: int) -> None:
-        self._sizes[rid] = self._sizes.get(rid, 0) + by
-        self.bytes += by
+    def _size(self, rid: int) -> int:
+        return self._prompt_bytes[rid] + GENERATED_ID_BYTES * len(self._generated[rid])
 
     def _drop(self, rid: int) -> None:
-        del self._generated[rid]
-        self.bytes -= self._sizes.pop(rid)
+        self.bytes -= self._size(rid)
+        del self._generated[rid], self._prompt_bytes[rid]

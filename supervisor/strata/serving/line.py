@@ -78,7 +78,7 @@ class Line(Generic[W]):
         self._add(entry, -1)
 
     def on_served(self, entry: W, tokens: int) -> None:
-        """Counts tokens produced for a request, which its key pays."""
+        """Counts tokens produced for a request, or for all of its key and class; the key pays."""
         self._class(entry).on_served(entry.key, tokens)
 
     def _class(self, entry: W) -> FairQueue[W]:

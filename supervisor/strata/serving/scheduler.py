@@ -21,13 +21,12 @@ from strata_protocol.messages import (
     PromptLogprobs,
     Tokens,
 )
-from strata_protocol.streams import new_tokens
 
 from strata.engines.port import ENGINE_DRAINING, EngineLost
 from strata.serving.admission import Admission, Closure, Queue, Reservation, SchedulerLimits
 from strata.serving.deadline import deadline_exceeded, deadline_s
 from strata.serving.effects import Deliver, Effect, Fault, Send
-from strata.serving.entry import CREDIT_WINDOW, Entry, RequestState
+from strata.serving.entry import CREDIT_WINDOW, Entry, RequestState, unrepeated
 from strata.serving.line import Line
 from strata.serving.move import why_not_move
 from strata.serving.recorder import Recorder
@@ -274,26 +273,26 @@ class Scheduler:
         effects: list[Effect] = []
         first_s: list[float] = []
         gaps_s: list[float] = []
-        total = 0
+        served: dict[tuple[str, bool], tuple[Entry, int]] = {}  # by key and class
         has_place = False
         for item in message.items:
             entry = self._in_flight.get(item.rid)
-            if item.rid in self._abandoned:
-                continue
             if entry is None:
+                if item.rid in self._abandoned:
+                    continue
                 return [*effects, Fault(f"TOKENS for request {item.rid}, which is not running")]
-            try:
-                ids = new_tokens(entry.received, item.offset, item.ids)
-            except ProtocolFault as fault:
-                return [*effects, Fault(f"request {item.rid}: {fault.text}")]
-            logprobs = item.logprobs[len(item.ids) - len(ids) :]
-            count = len(ids)
-            if not count:
+            event = TokensReady(item.ids, item.logprobs)
+            if item.offset != entry.received:
+                try:
+                    event = unrepeated(item, entry.received)
+                except ProtocolFault as fault:
+                    return [*effects, Fault(f"request {item.rid}: {fault.text}")]
+            if not (count := len(event.ids)):
                 continue
-            if entry.received + count > entry.granted:
-                text = f"request {item.rid} got {entry.received + count} tokens,"
-                return [*effects, Fault(f"{text} but credit reaches to {entry.granted}")]
             entry.received += count
+            if entry.received > entry.granted:
+                text = f"{entry.received} tokens, but credit reaches to {entry.granted}"
+                return [*effects, Fault(f"request {item.rid} got {text}")]
             if entry.state is RequestState.SUBMITTED:
                 entry.state = RequestState.STREAMING
                 first_s.append(now - entry.arrived_s)
@@ -301,11 +300,13 @@ class Scheduler:
                 gaps_s.append((now - entry.last_token_s) / count)
             entry.first_token_s = entry.first_token_s or now
             entry.last_token_s = now
-            total += count
-            self._line.on_served(entry, count)
-            effects.append(Deliver(item.rid, TokensReady(ids, logprobs)))
-            has_place |= self._recovery.on_tokens(entry, ids) or entry.is_stalled
-        self._recorder.on_tokens(now, first_s, gaps_s, total)
+            payer = (entry.spec.key, entry.spec.priority > 0)
+            served[payer] = (entry, count + served.get(payer, (entry, 0))[1])
+            effects.append(Deliver(item.rid, event))
+            has_place |= self._recovery.on_tokens(entry, event.ids) or entry.is_stalled
+        for entry, tokens in served.values():
+            self._line.on_served(entry, tokens)
+        self._recorder.on_tokens(now, first_s, gaps_s, sum(n for _, n in served.values()))
         return effects + self._dispatch(now) if has_place else effects
 
     def on_prompt_logprobs(self, message: PromptLogprobs) -> list[Effect]:

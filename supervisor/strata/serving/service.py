@@ -193,7 +193,9 @@ class EngineService:
     # --- inside
 
     def _consumed(self, rid: int, count: int) -> None:
-        self._perform(self._scheduler.on_consumed(rid, count))
+        effects = self._scheduler.on_consumed(rid, count)
+        if effects:
+            self._perform(effects)
 
     def _cancel(self, rid: int, why: CancelReason) -> None:
         self._perform(self._scheduler.cancel(rid, self._clock(), why))
