@@ -289,10 +289,10 @@ class Scheduler:
                     return [*effects, Fault(f"request {item.rid}: {fault.text}")]
             if not (count := len(event.ids)):
                 continue
-            entry.received += count
-            if entry.received > entry.granted:
-                text = f"{entry.received} tokens, but credit reaches to {entry.granted}"
+            if (received := entry.received + count) > entry.granted:
+                text = f"{received} tokens, but credit reaches to {entry.granted}"
                 return [*effects, Fault(f"request {item.rid} got {text}")]
+            entry.received = received
             if entry.state is RequestState.SUBMITTED:
                 entry.state = RequestState.STREAMING
                 first_s.append(now - entry.arrived_s)
