@@ -7,7 +7,8 @@ wrong metadata) for tests of refusals.
 
 A model can bring a draft layer for multi-token prediction, and write_drafter() writes one as a file
 of its own. Same arguments, same bytes: all weights come from one seed, those of the draft layer
-last, so that a model is the same with and without one.
+last, so that a model is the same with and without one. Random layers agree on nothing, so a drafter
+is never right; `predictable` makes models whose next token the drafter mostly guesses.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+QUIET = np.float32(0.02)  # what predictable layers are damped by
 VOCAB_MIN = 256 + len(MERGES) + len(SPECIALS)
 
 
@@ -169,13 +171,20 @@ def metadata_of(shape: Shape) -> dict[str, MetaValue]:
 
 
 def _weight(
-    name: str, dims: tuple[int, ...], kind: str, rng: np.random.Generator
+    name: str, dims: tuple[int, ...], kind: str, rng: np.random.Generator, predictable: bool
 ) -> npt.NDArray[np.generic]:
+    if predictable and name.endswith("eh_proj.weight"):
+        # The token alone decides: its half of the input passes.
+        mixed: Floats = (0.02 * rng.standard_normal(dims)).astype(np.float32)
+        mixed[:, : dims[0]] += np.eye(dims[0], dtype=np.float32)
+        return encode(mixed, kind)
     if len(dims) > 1:
         scale = 1.0 if name == "token_embd.weight" else dims[1] ** -0.5
         return random_weight(kind, dims, scale, rng)
     if name.endswith("norm.weight"):
         values: Floats = (1 + 0.2 * rng.standard_normal(dims)).astype(np.float32)
+        if predictable and name.endswith(("attn_norm.weight", "ffn_norm.weight")):
+            values *= QUIET  # layers add little to the token's embedding
     elif name == "rope_freqs.weight":
         values = np.linspace(1, 4, dims[0], dtype=np.float32)
     else:
@@ -209,6 +218,7 @@ def _write(
     seed: int,
     drop: Sequence[str],
     reshape: Mapping[str, tuple[int, ...]],
+    predictable: bool,
 ) -> Path:
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), architecture)
@@ -217,7 +227,7 @@ def _write(
             _add_metadata(writer, key, value)
     for name, dims in shapes.items():
         # Drawn also when left out, so that the other tensors stay the same.
-        data = _weight(name, reshape.get(name, dims), kind_of(name), rng)
+        data = _weight(name, reshape.get(name, dims), kind_of(name), rng, predictable)
         if name not in drop:
             writer.add_tensor(name, data, raw_dtype=tensor_type(kind_of(name)))
     writer.write_header_to_file()
@@ -242,6 +252,7 @@ def write_model(
     seed: int = 1,
     drop: Sequence[str] = (),
     reshape: Mapping[str, tuple[int, ...]] | None = None,
+    predictable: bool = False,
     extra: Mapping[str, tuple[int, ...]] | None = None,
     metadata: Mapping[str, MetaValue | None] | None = None,
     architecture_name: str | None = None,
@@ -251,6 +262,8 @@ def write_model(
     kind: tensor type of every matrix, any type of GGUF files; `kinds` overrides it for names that
     contain the given text ({"ffn_down": "q8_0"}), `draft_kinds` in the draft layers only.
     vector_kind: type of norms and biases.
+    predictable: the next token follows from the last one, and the draft layer knows it; eh_proj
+    needs a type that the `gguf` package can quantise.
     To make broken files: `drop` leaves tensors out, `reshape` and `extra` give (rows, columns)
     of tensors, `metadata` overrides keys (None leaves one out), and `architecture_name` is what
     general.architecture says.
@@ -277,6 +290,7 @@ def write_model(
         seed=seed,
         drop=drop,
         reshape=reshape or {},
+        predictable=predictable,
     )
 
 
@@ -289,6 +303,7 @@ def write_drafter(
     seed: int = 1,
     drop: Sequence[str] = (),
     reshape: Mapping[str, tuple[int, ...]] | None = None,
+    predictable: bool = False,
     metadata: Mapping[str, MetaValue | None] | None = None,
 ) -> Path:
     """Writes a draft layer for a model of `shape` (draft_layers counts as 1) as a file of its own.
@@ -311,6 +326,7 @@ def write_drafter(
         seed=seed,
         drop=drop,
         reshape=reshape or {},
+        predictable=predictable,
     )
 
 

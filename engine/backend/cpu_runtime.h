@@ -6,11 +6,11 @@
 #include <optional>
 #include <vector>
 
+#include "engine/backend/bound_step.h"
 #include "engine/backend/memory_lock.h"
 #include "engine/backend/memory_plan.h"
 #include "engine/backend/runtime.h"
-#include "engine/backend/weight_copies.h"
-#include "engine/backend/weights.h"
+#include "engine/model/drafter.h"
 
 namespace strata {
 
@@ -28,6 +28,7 @@ class CpuRuntime final : public Runtime {
 
     void step(const RowView& rows) override;
     float* logits(uint32_t index) override;
+    DraftSteps* drafts() override { return draft_ ? &draft_steps_ : nullptr; }
     uint32_t vocab() const override { return vocab_; }
     uint32_t rows_max() const override { return resolved_.step.rows; }
     uint32_t gather_max() const override { return resolved_.step.gather_rows; }
@@ -39,34 +40,40 @@ class CpuRuntime final : public Runtime {
     const std::optional<Reason>& lock_failure() const { return lock_failure_; }
 
   private:
-    struct BoundOp {
-        const KernelEntry* kernel = nullptr;
-        OpCall call;  // everything but the rows
-        bool gathered = false;
+    class Drafts final : public DraftSteps {
+      public:
+        explicit Drafts(CpuRuntime& owner) : owner_(owner) {}
+        uint32_t width() const override { return owner_.model_.hparams().width; }
+        uint32_t rows_max() const override { return owner_.draft_->plan().rows; }
+        uint32_t gather_max() const override { return owner_.draft_->plan().gather_rows; }
+        const float* model_hidden(uint32_t row) const override;
+        float* input(uint32_t row) override;
+        void step(const RowView& rows) override;
+        float* logits(uint32_t index) override;
+        const float* hidden(uint32_t index) const override;
+
+      private:
+        CpuRuntime& owner_;
     };
 
-    BoundOp bind(uint32_t index) const;
-    void layout_slots();
+    TensorFiles files() const;
     std::vector<LockRange> lock_ranges() const;
-    void launch(const BoundOp& op, const RowView& rows, uint32_t row_count);
 
     const Model& model_;
+    std::optional<Drafter> drafter_;
     ThreadPool& pool_;
     ResolvedPlan resolved_;
-    WeightPlan weight_plan_;
-    MemoryPlan memory_;
     Weights weights_;
     WeightCopies copies_;  // empty with mmap
+    MemoryPlan memory_;
     uint32_t vocab_;
-    uint64_t kv_layer_bytes_;
-    PageBuffer activations_;
-    PageBuffer logits_;
     PageBuffer scratch_;
     PageBuffer kv_;
+    PageBuffer draft_kv_;
+    BoundStep step_;
+    std::optional<BoundStep> draft_;
+    Drafts draft_steps_{*this};
     std::optional<Reason> lock_failure_;
-    std::vector<float*> slots_;
-    std::vector<QuantView> quant_slots_;
-    std::vector<BoundOp> ops_;
 };
 
 // Checks a plan against the model's facts; call it before a pool of plan.threads is made. Throws

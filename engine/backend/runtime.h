@@ -1,6 +1,6 @@
 // A loaded model that runs steps: what the engine loop drives. One implementation per backend;
-// tests drive the loop with a scripted one. Runtime, its observer and Backend are the only virtual
-// interfaces.
+// tests drive the loop with a scripted one. Runtime, its observer, DraftSteps and Backend are the
+// only virtual interfaces.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,43 @@ class StepObserver {
     static StepObserver& none();  // does nothing
 };
 
+// The drafter's side of a runtime whose plan has drafts. Rows, pages and positions are those of the
+// model's sequences; the draft layer has keys and values of its own in the same pages.
+class DraftSteps {
+  public:
+    virtual ~DraftSteps() = default;
+
+    virtual uint32_t width() const = 0;  // elements of a hidden state
+    virtual uint32_t rows_max() const = 0;
+    virtual uint32_t gather_max() const = 0;
+
+    // Hidden state of row `row` of the model's last step: [width], valid until its next.
+    virtual const float* model_hidden(uint32_t row) const = 0;
+    // Where the hidden state that row `row` of the next step takes is written: [width].
+    virtual float* input(uint32_t row) = 0;
+
+    // Row p takes token x_p and the hidden state of position p - 1 (zeros for p = 0), appends to
+    // the draft layer's keys and values at p and, where gathered, predicts x_(p+1). Rows of a
+    // sequence ascend and follow what is in its pages. No allocation. Throws Error for faults of
+    // the device.
+    virtual void step(const RowView& rows) = 0;
+    // Of gather row `index` of the last step, valid until the next: [vocab], and the hidden state
+    // [width] that stands for the model's in a draft step behind it.
+    virtual float* logits(uint32_t index) = 0;
+    virtual const float* hidden(uint32_t index) const = 0;
+};
+
 class Runtime {
   public:
     virtual ~Runtime() = default;
+
+    // Null where the plan has no drafts.
+    virtual DraftSteps* drafts() { return nullptr; }
+
+    // The rows of the last step from `position` on of `sequence` (index into its page tables) were
+    // drafts that are not accepted: nothing of them may last. Keys and values need no work, they
+    // are written again before a row attends to them; states that a step changes in place do.
+    virtual void roll_back(uint32_t /*sequence*/, uint32_t /*position*/) {}
 
     // Who is told from the next step on; outlives the runtime or is replaced.
     virtual void observe(StepObserver& observer) { observer_ = &observer; }

@@ -15,10 +15,6 @@ std::vector<Reason> unbuilt_reasons(const Hparams& hparams, const ModePlan& plan
                                " elements; heads of " + std::to_string(hparams.head_dim) +
                                " elements are no whole number of them"});
     }
-    if (plan.spec > 0) {
-        reasons.push_back(
-            {"mode.not_built", "this build plans drafts but has no loop that runs them"});
-    }
     if (plan.expert_cache != "off") {
         reasons.push_back(
             {"mode.not_built", "no kernel moves experts between memories in this build"});

@@ -11,8 +11,8 @@
 
 namespace strata {
 
-// "kv.block": heads are no whole number of the KV type's blocks. "mode.not_built": drafts, experts
-// in a memory of their own, KV that is partly resident.
+// "kv.block": heads are no whole number of the KV type's blocks. "mode.not_built": experts in a
+// memory of their own, KV that is partly resident.
 std::vector<Reason> unbuilt_reasons(const Hparams& hparams, const ModePlan& plan);
 
 }  // namespace strata

@@ -36,20 +36,27 @@ void pack_tiles(void* context, uint32_t begin, uint32_t end, uint32_t /*thread*/
 }  // namespace
 
 Weights::Weights(const Model& model,
-                 const StepPlan& step,
+                 const Drafter* drafter,
                  WeightPlan plan,
                  ThreadPool& pool,
                  const LoadProgress& progress)
-    : model_(model),
-      files_(model.files()),
-      step_(step),
+    : files_(drafter ? drafter->files() : model.files()),
       plan_(std::move(plan)),
       packed_(plan_.packed_bytes, "packed weights"),
-      vectors_((plan_.vector_elements + model.hparams().rope_dims / 2) * sizeof(float),
+      vectors_((plan_.vector_elements + model.hparams().rope_dims / 2 +
+                (drafter ? drafter->hparams().rope_dims / 2 : 0)) *
+                   sizeof(float),
                "norms and biases") {
     packed_.advise_large_pages();
     pack_all(pool, progress);
     load_vectors();
+    float* const tables = reinterpret_cast<float*>(vectors_.data()) + plan_.vector_elements;
+    rope_ = tables;
+    float* const end = load_rope(model.hparams(), model.graph().rope_factors, tables);
+    if (drafter) {
+        draft_rope_ = end;
+        load_rope(drafter->hparams(), drafter->graph().rope_factors, end);
+    }
 }
 
 void Weights::pack_all(ThreadPool& pool, const LoadProgress& progress) {
@@ -83,8 +90,11 @@ void Weights::load_vectors() {
         dequantize_row(
             files_.tensor(item.slice).type, bytes.data(), values + item.offset, item.slice.rows);
     }
-    std::vector<double> frequencies = rope_frequencies(model_.hparams());
-    const TensorSlice& factors = model_.graph().rope_factors;
+}
+
+// Returns where the next table goes.
+float* Weights::load_rope(const Hparams& hparams, const TensorSlice& factors, float* to) const {
+    std::vector<double> frequencies = rope_frequencies(hparams);
     if (factors.is_present()) {
         std::vector<float> divisors(factors.rows);
         dequantize_row(files_.tensor(factors).type,
@@ -95,19 +105,16 @@ void Weights::load_vectors() {
             frequencies[i] /= static_cast<double>(divisors[i]);
         }
     }
-    rope_ = values + plan_.vector_elements;
-    for (size_t i = 0; i < frequencies.size(); ++i) {
-        rope_[i] = static_cast<float>(frequencies[i]);
-    }
+    return std::transform(frequencies.begin(), frequencies.end(), to, [](double frequency) {
+        return static_cast<float>(frequency);
+    });
 }
 
-WeightView Weights::view(uint32_t op) const {
-    const TensorSlice& slice = step_.ops[op].weight;
+WeightView Weights::view(const TensorSlice& slice, uint32_t packed) const {
     if (!slice.is_present()) {
         return {};
     }
     WeightView view = file_view(files_, slice);
-    const uint32_t packed = plan_.step.packed[op];
     if (packed != kNoTensor) {
         view.data = packed_.data() + plan_.packed[packed].offset;
         view.bytes = plan_.packed[packed].bytes;
@@ -115,8 +122,7 @@ WeightView Weights::view(uint32_t op) const {
     return view;
 }
 
-const float* Weights::vector(uint32_t op) const {
-    const uint32_t index = plan_.step.vector[op];
+const float* Weights::vector(uint32_t index) const {
     return index == kNoTensor
                ? nullptr
                : reinterpret_cast<const float*>(vectors_.data()) + plan_.vectors[index].offset;

@@ -36,7 +36,8 @@ enum class BeaconPhase : uint32_t {
     Prefill,
     Decode,
     Drain,
-    Dying
+    Dying,
+    Draft
 };
 inline constexpr std::string_view kBeaconPhaseNames[] = {"launch",
                                                          "handshake",
@@ -48,7 +49,8 @@ inline constexpr std::string_view kBeaconPhaseNames[] = {"launch",
                                                          "prefill",
                                                          "decode",
                                                          "drain",
-                                                         "dying"};
+                                                         "dying",
+                                                         "draft"};
 
 struct BeaconCrash {
     uint32_t state;  // 0 none, 1 being written, 2 whole

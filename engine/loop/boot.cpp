@@ -10,6 +10,7 @@
 #include "engine/loop/beacon_observer.h"
 #include "engine/loop/caps.h"
 #include "engine/loop/convert.h"
+#include "engine/loop/draft_probe.h"
 #include "engine/loop/engine_loop.h"
 #include "engine/loop/exit_code.h"
 #include "engine/loop/pace.h"
@@ -92,26 +93,39 @@ std::vector<Reason> prove(
         beacon.set_mode("max_context=" + std::to_string(context));
     };
     Prober prober(runtime, plan, report, on_context);
+    DraftProber draft_prober(runtime, plan, report);
     struct Run {
         const char* mode;
-        ProbeResult (Prober::*probe)();
+        std::function<ProbeResult()> probe;
     };
     // A mode that the plan does not have is not tried: it may be what ended the engine before.
-    std::vector<Run> runs = {{"solo", &Prober::solo}};
-    if (plan.prefill > 1) runs.push_back({"prefill", &Prober::prefill});
-    runs.push_back({"max_context", &Prober::max_context});
-    if (plan.batch > 1) runs.push_back({"batch", &Prober::batch});
+    std::vector<Run> runs = {{"solo", [&] { return prober.solo(); }}};
+    if (plan.prefill > 1) runs.push_back({"prefill", [&] { return prober.prefill(); }});
+    runs.push_back({"max_context", [&] { return prober.max_context(); }});
+    if (plan.batch > 1) runs.push_back({"batch", [&] { return prober.batch(); }});
+    if (plan.spec > 0) runs.push_back({"mtp", [&] { return draft_prober.mtp(); }});
+    if (plan.batch_mtp) runs.push_back({"batch_mtp", [&] { return draft_prober.batch_mtp(); }});
     total = runs.size();
     beacon.set_phase(BeaconPhase::Probe);
     for (; proven < total; ++proven) {
         report();
+        // What a mode before took out of the plan is not tried either.
+        if (runs[proven].mode == std::string_view("batch_mtp") && !plan.batch_mtp) continue;
         beacon.set_mode(runs[proven].mode);
         const Clock::time_point begin = Clock::now();
-        ProbeResult result = (prober.*runs[proven].probe)();
+        ProbeResult result = runs[proven].probe();
         channel.send(protocol::Probe{result.mode, result.is_ok(), ms_since(begin), result.reasons});
         if (result.is_ok()) continue;
         if (result.mode == "batch") {
             plan.batch = 1;
+            plan.batch_mtp = false;
+        } else if (result.mode == "mtp") {
+            plan.mtp = "off";
+            plan.spec = 0;
+            plan.spec_min_p = 0;
+            plan.batch_mtp = false;
+        } else if (result.mode == "batch_mtp") {
+            plan.batch_mtp = false;
         } else if (result.mode == "prefill") {
             plan.prefill = 1;
         } else if (result.mode == "max_context") {

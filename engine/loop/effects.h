@@ -26,7 +26,7 @@ struct PromptLogprobEffect {
 
 // Reused between steps: clear() keeps the memory.
 struct Effects {
-    std::vector<TokenEffect> tokens;                   // at most one per sequence and step
+    std::vector<TokenEffect> tokens;                   // of a sequence: ascending and in a row
     std::vector<PromptLogprobEffect> prompt_logprobs;  // ascending offsets within a request
     std::vector<protocol::Done> done;                  // the one terminal message of a request each
 

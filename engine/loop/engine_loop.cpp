@@ -29,6 +29,8 @@ SchedulerConfig scheduler_config(const ModePlan& plan, const Runtime& runtime) {
     config.pages = plan.pages();
     config.gather_max = runtime.gather_max();
     config.prefix_cache = plan.prefix_cache;
+    config.spec = plan.spec;
+    config.batch_mtp = plan.batch_mtp;
     return config;
 }
 
@@ -47,11 +49,21 @@ EngineLoop::EngineLoop(Channel& channel,
       beacon_(beacon),
       scheduler_(scheduler_config(plan, runtime)),
       intake_(scheduler_, runtime.vocab(), serving_modes(plan)),
+      runtime_(runtime),
       runner_(runtime),
       sender_(channel, limits),
       step_bytes_max_(EventSender::step_bytes_max(plan.batch, runtime.gather_max())) {
     STRATA_ASSERT(plan.rows_max() <= runtime.rows_max(), "the runtime is built for the plan");
     STRATA_ASSERT(step_bytes_max_ < Channel::kCapacityBytes, "a step's tokens fit the buffer");
+    if (plan.spec == 0) return;
+    STRATA_ASSERT(runtime.drafts() != nullptr, "a plan with drafts runs with a drafter");
+    drafting_.emplace(*runtime.drafts(),
+                      runtime.vocab(),
+                      plan,
+                      scheduler_.page_tables(),
+                      scheduler_.page_table_stride(),
+                      monotonic_us);
+    draft_rids_.reserve(plan.batch);
 }
 
 protocol::ExitCode EngineLoop::run() {
@@ -118,15 +130,22 @@ bool EngineLoop::step() {
     // Without room for the result the sequences stay where they are until the peer reads.
     if (!channel_.has_room(step_bytes_max_)) return false;
     const uint64_t begin_us = monotonic_us();
+    const uint64_t counter = vitals_.step.load(std::memory_order_relaxed) + 1;
+    try {
+        if (drafting_) propose_drafts(counter, begin_us);
+    } catch (const Error& error) {
+        // It has no step yet that could fail alone.
+        fatal_ = protocol::Dying{error.kind(), error.code(), error.what()};
+        return true;
+    }
     const Step& step = scheduler_.plan(begin_us);
     if (step.rows.rows == 0) return false;
     vitals_.is_busy.store(true, std::memory_order_relaxed);
-    const uint64_t counter = vitals_.step.fetch_add(1, std::memory_order_relaxed) + 1;
+    vitals_.step.store(counter, std::memory_order_relaxed);
     beacon_.begin_step(
         counter, step.has_prompt ? BeaconPhase::Prefill : BeaconPhase::Decode, step.rids);
     try {
-        const std::span<const Outcome> outcomes = runner_.run(step);
-        scheduler_.complete(outcomes, monotonic_us(), effects_);
+        run(step, begin_us);
     } catch (const Error& error) {
         if (error.kind() == ErrorKind::DeviceLost || error.kind() == ErrorKind::OutOfMemory) {
             // Its requests get no DONE: another engine can go on with them.
@@ -135,12 +154,41 @@ bool EngineLoop::step() {
         }
         scheduler_.fail(error, monotonic_us(), effects_);
     }
-    if (!fatal_) beacon_.end_step();
+    beacon_.end_step();
     const double ms = static_cast<double>(monotonic_us() - begin_us) / 1000.0;
     step_ms_ = step_ms_ == 0 ? ms : step_ms_ + kStepMsWeight * (ms - step_ms_);
     has_changed_ = true;
     sender_.send(counter, effects_);
     return true;
+}
+
+void EngineLoop::propose_drafts(uint64_t counter, uint64_t now_us) {
+    const std::span<const DraftCandidate> candidates = scheduler_.plan_drafts(now_us);
+    if (candidates.empty()) return;
+    draft_rids_.clear();
+    for (const DraftCandidate& candidate : candidates) {
+        draft_rids_.push_back(candidate.sequence->request.rid);
+    }
+    beacon_.begin_step(counter, BeaconPhase::Draft, draft_rids_);
+    drafting_->propose(candidates, scheduler_.running_count());
+}
+
+void EngineLoop::run(const Step& step, uint64_t begin_us) {
+    const bool decodes = !step.has_prompt;
+    const uint32_t rows = step.rows.rows;
+    const uint64_t run_us = drafting_ ? monotonic_us() : begin_us;
+    const std::span<const Outcome> outcomes = runner_.run(step);
+    if (drafting_) {
+        if (decodes) drafting_->step_took(rows, monotonic_us() - run_us);
+        const std::span<const Advance> advances = scheduler_.advance(outcomes);
+        for (const Advance& advance : advances) {
+            if (advance.rejected == 0) continue;
+            runtime_.roll_back(advance.sequence->slot, advance.sequence->computed);
+        }
+        beacon_.set_phase(BeaconPhase::Draft);
+        drafting_->absorb(advances);
+    }
+    scheduler_.complete(outcomes, monotonic_us(), effects_);
 }
 
 bool EngineLoop::is_drained() const {
@@ -165,7 +213,11 @@ void EngineLoop::send_stats_if_due(uint64_t now_us) {
                                   totals.cached_tokens,
                                   totals.output_tokens,
                                   step_ms_,
-                                  resident_bytes});
+                                  resident_bytes,
+                                  totals.draft_steps,
+                                  totals.drafted_tokens,
+                                  totals.accepted_tokens,
+                                  {totals.accepted_at.begin(), totals.accepted_at.end()}});
     stats_us_ = now_us;
     has_changed_ = false;
 }

@@ -11,6 +11,7 @@
 #include "engine/backend/runtime.h"
 #include "engine/base/beacon.h"
 #include "engine/loop/channel.h"
+#include "engine/loop/drafting.h"
 #include "engine/loop/event_sender.h"
 #include "engine/loop/inbox.h"
 #include "engine/loop/intake.h"
@@ -40,6 +41,9 @@ class EngineLoop {
     bool take_messages();  // true if any was handled
     void handle(protocol::ToEngineMessage& message, uint64_t now_us);
     bool step();  // false if there was nothing to compute or no room for the result
+    // Drafts for the step to come, `counter`.
+    void propose_drafts(uint64_t counter, uint64_t now_us);
+    void run(const Step& step, uint64_t begin_us);
     bool is_drained() const;
     void send_stats_if_due(uint64_t now_us);
     std::optional<std::chrono::milliseconds> idle_limit(uint64_t now_us) const;
@@ -50,7 +54,10 @@ class EngineLoop {
     Beacon& beacon_;
     Scheduler scheduler_;
     Intake intake_;
+    Runtime& runtime_;
     StepRunner runner_;
+    std::optional<Drafting> drafting_;  // with plan.spec > 0
+    std::vector<uint64_t> draft_rids_;
     EventSender sender_;
     Effects effects_;
     ResidentMeter resident_;

@@ -75,6 +75,12 @@ void EventSender::send_tokens(uint64_t step, const Effects& effects) {
 }
 
 void EventSender::add_token(const TokenEffect& effect) {
+    if (!tokens_.items.empty() && tokens_.items.back().rid == effect.rid) {
+        protocol::TokensItem& item = tokens_.items.back();
+        item.ids.push_back(effect.token);
+        if (effect.logprob) to_wire(*effect.logprob, item.logprobs.emplace_back());
+        return;
+    }
     if (spare_items_.empty()) spare_items_.emplace_back();
     protocol::TokensItem& item = tokens_.items.emplace_back(std::move(spare_items_.back()));
     spare_items_.pop_back();

@@ -26,13 +26,17 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       page_tables_(static_cast<size_t>(config.batch) * table_stride_, 0) {
     STRATA_ASSERT(config.batch > 0 && config.prefill > 0 && context_ > 0, "an empty plan");
     STRATA_ASSERT(config.gather_max >= config.batch, "each sequence needs its own logits row");
-    const size_t rows = config.batch + config.prefill;
+    const size_t rows =
+        (config.batch_mtp ? size_t{config.batch} * (config.spec + 1) : config.batch + config.spec) +
+        config.prefill;
     row_tokens_.reserve(rows);
     row_positions_.reserve(rows);
     row_sequences_.reserve(rows);
     gather_rows_.reserve(config.gather_max);
     gathers_.reserve(config.gather_max);
     running_.reserve(config.batch);
+    advances_.reserve(config.batch);
+    candidates_.reserve(config.batch);
     rids_.reserve(config.batch);
     for (uint32_t slot = config.batch; slot > 0; --slot) free_slots_.push_back(slot - 1);
 }
@@ -117,16 +121,10 @@ void Scheduler::credit(uint64_t rid, uint32_t upto) {
 }
 
 void Scheduler::complete(std::span<const Outcome> outcomes, uint64_t now_us, Effects& effects) {
-    STRATA_ASSERT(outcomes.size() == gathers_.size(), "one outcome per gather");
-    for (const auto& sequence : running_) {
-        if (sequence->step_rows == 0) continue;
-        sequence->computed += sequence->step_rows;
-        sequence->step_rows = 0;
-        publish_pages(*sequence);
-    }
+    if (!has_advanced_) advance(outcomes);
     for (size_t i = 0; i < gathers_.size(); ++i) {
         Sequence& sequence = *gathers_[i].sequence;
-        if (sequence.is_done) continue;
+        if (sequence.is_done || outcomes[i].is_void) continue;
         if (!outcomes[i].is_finite) {
             // Whoever reuses these pages would fail the same way.
             for (uint32_t page = 0; page < sequence.pages; ++page) {
@@ -145,30 +143,39 @@ void Scheduler::complete(std::span<const Outcome> outcomes, uint64_t now_us, Eff
                 {sequence.request.rid, gathers_[i].index, outcomes[i].logprob});
             sequence.scored = gathers_[i].index + 1;
         } else {
-            complete_sample(sequence, outcomes[i], now_us, effects);
+            complete_sample(sequence, gathers_[i].index, outcomes[i], now_us, effects);
         }
     }
     for (const auto& sequence : running_) {
         const bool has_ended = !sequence->is_done && sequence->remaining() == 0;
         if (has_ended) finish(*sequence, protocol::FinishReason::Length, now_us, effects);
     }
-    step_ = {};
-    gathers_.clear();
+    end_step();
     remove_done();
 }
 
-void Scheduler::complete_sample(Sequence& sequence,
-                                const Outcome& outcome,
-                                uint64_t now_us,
-                                Effects& effects) {
+void Scheduler::end_step() {
+    for (const auto& sequence : running_) {
+        sequence->step_rows = 0;
+        sequence->step_drafts = 0;
+        sequence->step_accepted = 0;
+        sequence->draft_count = 0;
+    }
+    step_ = {};
+    gathers_.clear();
+    advances_.clear();
+    has_advanced_ = false;
+}
+
+// Tokens of accepted drafts have been appended by advance().
+void Scheduler::complete_sample(
+    Sequence& sequence, uint32_t index, const Outcome& outcome, uint64_t now_us, Effects& effects) {
     Request& request = sequence.request;
-    const uint32_t index = request.output_tokens();
     if (sequence.first_token_us == 0) sequence.first_token_us = now_us;
     if (request.stops_at(outcome.token, index)) {
         return finish(sequence, protocol::FinishReason::Stop, now_us, effects, outcome.token);
     }
-    request.tokens.push_back(outcome.token);
-    request.sampling.accept(outcome.token);
+    if (!outcome.is_accepted) request.tokens.push_back(outcome.token);
     ++totals_.output_tokens;
     effects.tokens.push_back({request.rid, index, outcome.token, outcome.logprob});
     if (!sequence.wants_output() || sequence.length() >= context_) {
@@ -179,11 +186,9 @@ void Scheduler::complete_sample(Sequence& sequence,
 void Scheduler::fail(const Error& error, uint64_t now_us, Effects& effects) {
     for (const auto& sequence : running_) {
         if (sequence->step_rows == 0) continue;
-        sequence->step_rows = 0;
         finish_error(*sequence, error.kind(), error.code(), error.what(), now_us, effects);
     }
-    step_ = {};
-    gathers_.clear();
+    end_step();
     remove_done();
 }
 
@@ -226,6 +231,8 @@ protocol::Done& Scheduler::add_done(Sequence& sequence,
     done.timings.queue_ms = milliseconds(request.submitted_us, admitted);
     done.timings.prefill_ms = milliseconds(admitted, first);
     done.timings.decode_ms = milliseconds(first, now_us);
+    done.drafted_tokens = sequence.drafted_tokens;
+    done.accepted_tokens = sequence.accepted_tokens;
     return done;
 }
 

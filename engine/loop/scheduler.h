@@ -8,9 +8,15 @@
 // and later computes them again from its tokens (nothing it delivered changes), so the oldest
 // always finishes. A sequence out of credit gives its place to one that waits, in the same way.
 // A sequence whose next prompt page is being computed by another waits for it.
+//
+// With drafts, plan_drafts() names the sequences that may have some before plan() makes the step
+// that verifies them: a row for the last token and one for each draft. Drafts never take a page
+// from a sequence, and none goes into the prefix cache before it is accepted; they are never more
+// than credit, max_tokens and context allow tokens.
 // Each request gets exactly one Done.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -34,6 +40,8 @@ struct SchedulerConfig {
     bool prefix_cache = true;
     uint32_t waiting_max = 4096;             // requests that may wait
     uint64_t waiting_tokens_max = 1u << 25;  // their tokens
+    uint32_t spec = 0;                       // drafts a sequence may verify per step
+    bool batch_mtp = false;                  // drafts also while sequences share a step
 };
 
 class Scheduler {
@@ -60,11 +68,20 @@ class Scheduler {
     // Ends a request whose peer broke a rule. Unknown rids are ignored.
     void reject(uint64_t rid, Reason reason, uint64_t now_us, Effects& effects);
 
+    // Admits what fits and answers who may have drafts in the next step, with pages taken for them:
+    // sequences that decode. Drafts go into Sequence::drafts before plan(); without them the step
+    // is a plain one. Valid until the next call of any method but plan().
+    std::span<const DraftCandidate> plan_drafts(uint64_t now_us);
+
     // Admits what fits and plans the next step. `rows.rows == 0`: nothing can be done until the
     // next event. Each non-empty step must be answered by complete() or fail().
     const Step& plan(uint64_t now_us);
 
-    // The step ran: `outcomes` has one entry per gather.
+    // The step ran: takes over which of its rows last. `outcomes` as for complete(), which must
+    // follow. Valid until then: one entry for each sequence with rows in the step.
+    std::span<const Advance> advance(std::span<const Outcome> outcomes);
+
+    // The step ran: `outcomes` has one entry per gather. Advances where advance() was not called.
     void complete(std::span<const Outcome> outcomes, uint64_t now_us, Effects& effects);
 
     // The step failed: the sequences that took part end with this error.
@@ -74,12 +91,19 @@ class Scheduler {
     uint32_t waiting_count() const { return static_cast<uint32_t>(waiting_.size()); }
     bool is_empty() const { return running_.empty() && waiting_.empty(); }
     const PrefixCache& pages() const { return cache_; }
+    // [batch, page_table_stride()], as in RowView; the same memory for all steps.
+    const uint32_t* page_tables() const { return page_tables_.data(); }
+    uint32_t page_table_stride() const { return table_stride_; }
 
     struct Totals {
         uint64_t prompt_tokens = 0;
         uint64_t cached_tokens = 0;
         uint64_t output_tokens = 0;
         uint64_t preemptions = 0;
+        uint64_t draft_steps = 0;  // times that a sequence's drafts were verified
+        uint64_t drafted_tokens = 0;
+        uint64_t accepted_tokens = 0;
+        std::array<uint64_t, kSpecMax> accepted_at{};  // by place behind the last token
     };
     const Totals& totals() const { return totals_; }
 
@@ -90,15 +114,23 @@ class Scheduler {
     bool fits(const Sequence& sequence) const;
     uint32_t plan_rows(Sequence& sequence, uint32_t prefill_left, uint32_t gather_left);
     uint32_t reserve_pages(Sequence& sequence, uint32_t rows);
+    uint32_t draft_limit(const Sequence& sequence) const;
+    uint32_t reserve_spare_pages(Sequence& sequence, uint32_t rows);
+    void count_drafts(Sequence& sequence);
+    void end_step();
     void emit_rows(Sequence& sequence, uint32_t rows);
     void adopt_cached_pages(Sequence& sequence);
     bool is_page_under_way(const Sequence& sequence) const;
     bool preempt_youngest(const Sequence& for_sequence);
     bool park_held();
     void requeue(size_t index);
-    void publish_pages(Sequence& sequence);
+    uint32_t publish_pages(Sequence& sequence);
     void release_pages(Sequence& sequence);
-    void complete_sample(Sequence& sequence, const Outcome& outcome, uint64_t now_us, Effects&);
+    void complete_sample(Sequence& sequence,
+                         uint32_t index,
+                         const Outcome& outcome,
+                         uint64_t now_us,
+                         Effects& effects);
     void finish(Sequence& sequence,
                 protocol::FinishReason reason,
                 uint64_t now_us,
@@ -146,6 +178,9 @@ class Scheduler {
     std::vector<uint32_t> gather_rows_;
     std::vector<uint64_t> rids_;  // of the step
     std::vector<Gather> gathers_;
+    std::vector<Advance> advances_;
+    bool has_advanced_ = false;
+    std::vector<DraftCandidate> candidates_;
 };
 
 }  // namespace strata

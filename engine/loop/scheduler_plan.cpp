@@ -26,8 +26,10 @@ const Step& Scheduler::plan(uint64_t now_us) {
     step_ = {};
     admit(now_us);
     uint32_t prefill_left = config_.prefill;
-    // Every sequence keeps one gather row for its own sampling; scoring prompts shares the rest.
-    uint32_t gather_spare = config_.gather_max - static_cast<uint32_t>(running_.size());
+    // Every sequence keeps one gather row for its own sampling and one for each draft; scoring
+    // prompts shares the rest.
+    uint32_t gather_spare = config_.gather_max;
+    for (const auto& sequence : running_) gather_spare -= 1 + sequence->draft_count;
     // Oldest first. Preemption takes from the back, so never a sequence that has rows already;
     // the loop's bound shrinks with it.
     for (size_t i = 0; i < running_.size(); ++i) {
@@ -42,7 +44,8 @@ const Step& Scheduler::plan(uint64_t now_us) {
             step_.has_prompt = true;
         }
         const uint32_t gathered = static_cast<uint32_t>(gathers_.size() - gathers_before);
-        if (gathered > 1) gather_spare -= gathered - 1;
+        const uint32_t own = 1 + sequence.draft_count;
+        if (gathered > own) gather_spare -= gathered - own;
     }
     step_.rows.rows = static_cast<uint32_t>(row_tokens_.size());
     step_.rows.tokens = row_tokens_.data();
@@ -99,8 +102,10 @@ bool Scheduler::fits(const Sequence& sequence) const {
             parent = cache_.node(*page);
         }
     }
-    for (const auto& running : running_)
-        needed += pages_for(running->length()) - running->pages + 1;
+    for (const auto& running : running_) {
+        const uint32_t wanted = pages_for(running->length());  // drafts may have taken one more
+        needed += wanted + 1 - std::min(running->pages, wanted + 1);
+    }
     return needed <= available;
 }
 
@@ -112,6 +117,7 @@ uint32_t Scheduler::plan_rows(Sequence& sequence, uint32_t prefill_left, uint32_
     uint32_t rows = sequence.rows_ready();
     const bool is_last_row = sequence.remaining() == 1;
     if (!is_last_row) rows = std::min(rows, prefill_left);
+    if (is_last_row && rows > 0) rows += sequence.draft_count;
     if (sequence.request.scores_prompt()) {
         // Only prompt rows whose score is not out yet gather; the replayed ones before them do not.
         const uint32_t replayed =
@@ -140,16 +146,21 @@ uint32_t Scheduler::reserve_pages(Sequence& sequence, uint32_t rows) {
 
 void Scheduler::emit_rows(Sequence& sequence, uint32_t rows) {
     const Request& request = sequence.request;
+    const uint32_t length = sequence.length();
+    sequence.step_row = static_cast<uint32_t>(row_tokens_.size());
     sequence.step_rows = rows;
+    sequence.step_drafts = rows - std::min(rows, sequence.remaining());
     for (uint32_t i = 0; i < rows; ++i) {
         const uint32_t position = sequence.computed + i;
         const uint32_t row = static_cast<uint32_t>(row_tokens_.size());
-        row_tokens_.push_back(request.tokens[position]);
+        row_tokens_.push_back(position < length ? request.tokens[position]
+                                                : sequence.drafts[position - length]);
         row_positions_.push_back(position);
         row_sequences_.push_back(sequence.slot);
-        if (position + 1 == sequence.length()) {
+        if (position + 1 >= length) {
             if (!sequence.wants_output()) continue;
-            gathers_.push_back({&sequence, GatherUse::Sample, request.output_tokens()});
+            const uint32_t index = position + 1 - request.prompt_tokens;
+            gathers_.push_back({&sequence, GatherUse::Sample, index});
         } else if (request.scores_prompt() && position + 1 >= sequence.scored &&
                    position + 1 < request.prompt_tokens) {
             gathers_.push_back({&sequence, GatherUse::Score, position + 1});
@@ -242,20 +253,28 @@ void Scheduler::requeue(size_t index) {
     release_pages(*sequence);
     sequence->computed = 0;
     sequence->published = 0;
+    sequence->draft_count = 0;
+    sequence->draft.rows = 0;
+    sequence->draft.next = 0;
     sequence->was_preempted = true;
     ++totals_.preemptions;
     waiting_tokens_ += sequence->length();
     insert(waiting_, std::move(sequence));
 }
 
-void Scheduler::publish_pages(Sequence& sequence) {
+// Answers up to which position the pages are now ones that another sequence has computed; 0 = none.
+uint32_t Scheduler::publish_pages(Sequence& sequence) {
     const uint32_t full = sequence.computed / kPageTokens;
+    uint32_t known = 0;
     for (; sequence.published < full; ++sequence.published) {
         uint32_t& page = table(sequence, sequence.published);
-        page = cache_.insert(parent_node(sequence, sequence.published),
-                             page_tokens(sequence, sequence.published),
-                             page);
+        const uint32_t kept = cache_.insert(parent_node(sequence, sequence.published),
+                                            page_tokens(sequence, sequence.published),
+                                            page);
+        if (kept != page) known = (sequence.published + 1) * kPageTokens;
+        page = kept;
     }
+    return known;
 }
 
 void Scheduler::release_pages(Sequence& sequence) {

@@ -1,10 +1,13 @@
 // A request inside the scheduler: how far its KV has come and where its pages are.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <utility>
 
+#include "engine/loop/draft_state.h"
 #include "engine/loop/request.h"
+#include "engine/plan/limits.h"
 
 namespace strata {
 
@@ -20,7 +23,16 @@ struct Sequence {
     uint32_t published = 0;      // pages entered in the prefix cache
     uint32_t scored = 1;         // prompt tokens whose logprob is out; the first has none
     uint32_t cached_tokens = 0;  // prompt tokens found in the prefix cache at first admission
+    uint32_t step_row = 0;       // first row in the step under way
     uint32_t step_rows = 0;      // rows in the step under way
+    uint32_t step_drafts = 0;    // the last ones of these, which verify drafts
+    uint32_t step_accepted = 0;  // of these drafts, known once the step has run
+    // What may follow the last token: the next step verifies it.
+    std::array<int32_t, kSpecMax> drafts{};
+    uint32_t draft_count = 0;
+    DraftState draft;
+    uint32_t drafted_tokens = 0;   // drafts verified so far
+    uint32_t accepted_tokens = 0;  // of these
     bool was_preempted = false;
     bool is_parked = false;  // waits for credit; gave its place to another
     bool is_done = false;

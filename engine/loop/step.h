@@ -36,6 +36,23 @@ struct Outcome {
     bool is_finite = true;  // false: the logits held a NaN or nothing to choose from
     int32_t token = 0;      // Sample: the chosen token
     const TokenLogprob* logprob = nullptr;  // where asked for
+    bool is_accepted = false;  // Sample: the token is the sequence's draft, so the next row counts
+    bool is_void = false;      // Sample: the row's token was a draft that is not accepted
+};
+
+// How far a step took a sequence that has rows in it.
+struct Advance {
+    Sequence* sequence = nullptr;
+    uint32_t first_row = 0;
+    uint32_t rows = 0;      // that last: all but those of drafts that are not accepted
+    uint32_t rejected = 0;  // the rows behind them
+    uint32_t known = 0;     // positions whose pages are now another sequence's, with all they hold
+};
+
+// A decoding sequence that may have drafts in the next step, and how many; its pages hold them.
+struct DraftCandidate {
+    Sequence* sequence = nullptr;
+    uint32_t limit = 0;
 };
 
 }  // namespace strata

@@ -15,7 +15,8 @@ std::span<const Outcome> StepRunner::run(const Step& step) {
     runtime_.step(step.rows);
     for (uint32_t i = 0; i < step.gathers.size(); ++i) {
         const Gather& gather = step.gathers[i];
-        const Request& request = gather.sequence->request;
+        Sequence& sequence = *gather.sequence;
+        Request& request = sequence.request;
         const float* logits = runtime_.logits(i);
         Outcome& outcome = outcomes_[i];
         if (gather.use == GatherUse::Score) {
@@ -27,11 +28,20 @@ std::span<const Outcome> StepRunner::run(const Step& step) {
             outcome = {scored.fault == SampleFault::None, 0, &logprobs_[i]};
             continue;
         }
+        outcome = {};
+        // Place of the row's token among the drafts, from 1; 0 for the token before them.
+        const uint32_t place = gather.index - request.output_tokens();
+        outcome.is_void = place > 0 && !(outcomes_[i - 1].is_accepted);
+        if (outcome.is_void) continue;
         const Sampled sampled = sampler_.sample(logits, request.sampling, gather.index);
         logprobs_[i] = sampled.logprob;
-        outcome = {sampled.fault == SampleFault::None,
-                   sampled.token,
-                   request.params().logprobs >= 0 ? &logprobs_[i] : nullptr};
+        outcome.is_finite = sampled.fault == SampleFault::None;
+        outcome.token = sampled.token;
+        outcome.logprob = request.params().logprobs >= 0 ? &logprobs_[i] : nullptr;
+        if (!outcome.is_finite || request.stops_at(sampled.token, gather.index)) continue;
+        request.sampling.accept(sampled.token);
+        outcome.is_accepted =
+            place < sequence.step_drafts && sampled.token == sequence.drafts[place];
     }
     return {outcomes_.data(), step.gathers.size()};
 }

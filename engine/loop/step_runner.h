@@ -1,5 +1,11 @@
 // Runs a planned step: the model's rows, then what each gathered row's logits are for. Owns the
 // sampler's workspace and the outcomes; no allocation after construction.
+//
+// Drafts are verified by walking their rows: the token of each is sampled as it would be without
+// drafts, with the request's penalties, bias and random number of that position, and the walk goes
+// on while it is the draft. For drafts that are certain (the drafter's best token) that is exact
+// speculative sampling: a draft is accepted with the model's probability of it, and what replaces
+// it is drawn from the rest. So drafts change no token, whether it is sampled or the best.
 #pragma once
 
 #include <span>
@@ -16,8 +22,9 @@ class StepRunner {
     // `runtime` outlives the runner.
     explicit StepRunner(Runtime& runtime);
 
-    // One outcome per gather, valid until the next call. Throws Error where the device fails;
-    // logits that are not finite are an outcome.
+    // One outcome per gather, valid until the next call; the tokens that follow are counted in
+    // their requests' sampling state, but for those that end a sequence. Throws Error where the
+    // device fails; logits that are not finite are an outcome.
     std::span<const Outcome> run(const Step& step);
 
   private:

@@ -273,6 +273,14 @@ uint32_t draft_sequences_of(const ModePlan& plan) {
     return plan.batch_mtp ? plan.batch : 1;
 }
 
+uint64_t waiting_hidden_bytes(const ModePlan& plan, uint32_t width) {
+    return uint64_t{plan.batch} * kPageTokens * width * sizeof(float);
+}
+
+uint64_t page_hidden_bytes(const ModePlan& plan, uint32_t width) {
+    return uint64_t{plan.pages()} * width * sizeof(float);
+}
+
 StepPlan build_step_plan(const Model& model, const ModePlan& plan, const ResolvesFn& resolves) {
     const bool is_drafted = plan.spec > 0;
     return build({model.hparams(),

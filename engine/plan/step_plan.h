@@ -59,6 +59,11 @@ uint32_t gather_rows_of(const ModePlan& plan, uint32_t vocab);
 // Sequences that may draft at once.
 uint32_t draft_sequences_of(const ModePlan& plan);
 
+// Bytes of the hidden states [width] that drafts keep between steps: those that wait for the draft
+// layer, of each sequence, and the last one of each page of the pool.
+uint64_t waiting_hidden_bytes(const ModePlan& plan, uint32_t width);
+uint64_t page_hidden_bytes(const ModePlan& plan, uint32_t width);
+
 // Matmuls over weights of F32, F16 or BF16 take f32 activations in every mode; all others take
 // `plan.activations`. Rows are rounded to int8 once for all matmuls that share them, fused with
 // the norm before where nothing else reads its output and `resolves` knows the fused kernel.

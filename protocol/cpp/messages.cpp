@@ -1726,7 +1726,7 @@ static void take_fields(Reader& r, PromptLogprobs& m, size_t count) {
 }
 
 static void put(Writer& w, const Done& m) {
-    w.array(11);
+    w.array(13);
     w.str("DONE");
     put(w, m.rid);
     put(w, m.reason);
@@ -1738,6 +1738,8 @@ static void put(Writer& w, const Done& m) {
     put(w, m.error_kind);
     put(w, m.code);
     put(w, m.text);
+    put(w, m.drafted_tokens);
+    put(w, m.accepted_tokens);
 }
 
 static void take_fields(Reader& r, Done& m, size_t count) {
@@ -1773,8 +1775,16 @@ static void take_fields(Reader& r, Done& m, size_t count) {
         r.at("DONE.text");
         take(r, m.text);
     }
+    if (count > 10) {
+        r.at("DONE.drafted_tokens");
+        take(r, m.drafted_tokens);
+    }
+    if (count > 11) {
+        r.at("DONE.accepted_tokens");
+        take(r, m.accepted_tokens);
+    }
     r.at("DONE");
-    for (size_t i = 10; i < count; ++i) r.skip();
+    for (size_t i = 12; i < count; ++i) r.skip();
 }
 
 static void put(Writer& w, const Pong& m) {
@@ -1799,7 +1809,7 @@ static void take_fields(Reader& r, Pong& m, size_t count) {
 }
 
 static void put(Writer& w, const Stats& m) {
-    w.array(12);
+    w.array(16);
     w.str("STATS");
     put(w, m.step);
     put(w, m.running);
@@ -1812,6 +1822,10 @@ static void put(Writer& w, const Stats& m) {
     put(w, m.output_tokens);
     put(w, m.step_ms);
     put(w, m.rss_bytes);
+    put(w, m.draft_steps);
+    put(w, m.drafted_tokens);
+    put(w, m.accepted_tokens);
+    put(w, m.accepted_at);
 }
 
 static void take_fields(Reader& r, Stats& m, size_t count) {
@@ -1839,8 +1853,24 @@ static void take_fields(Reader& r, Stats& m, size_t count) {
     take(r, m.step_ms);
     r.at("STATS.rss_bytes");
     take(r, m.rss_bytes);
+    if (count > 11) {
+        r.at("STATS.draft_steps");
+        take(r, m.draft_steps);
+    }
+    if (count > 12) {
+        r.at("STATS.drafted_tokens");
+        take(r, m.drafted_tokens);
+    }
+    if (count > 13) {
+        r.at("STATS.accepted_tokens");
+        take(r, m.accepted_tokens);
+    }
+    if (count > 14) {
+        r.at("STATS.accepted_at");
+        take(r, m.accepted_at);
+    }
     r.at("STATS");
-    for (size_t i = 11; i < count; ++i) r.skip();
+    for (size_t i = 15; i < count; ++i) r.skip();
 }
 
 static void put(Writer& w, const Dying& m) {

@@ -386,6 +386,8 @@ struct Done {
     std::optional<ErrorKind> error_kind;
     std::string code;
     std::string text;
+    uint32_t drafted_tokens = 0;   // drafts that steps of this request verified
+    uint32_t accepted_tokens = 0;  // of these the ones that were right
 };
 
 struct Pong {
@@ -411,6 +413,10 @@ struct Stats {
     uint64_t output_tokens{};
     double step_ms{};  // moving average of a step
     uint64_t rss_bytes{};
+    uint64_t draft_steps = 0;  // times that a sequence's drafts were verified, total
+    uint64_t drafted_tokens = 0;
+    uint64_t accepted_tokens = 0;
+    std::vector<uint64_t> accepted_at;  // accepted drafts by their place behind the last token
 };
 
 struct Dying {

@@ -35,6 +35,7 @@ PHASES: Final = (
     "decode",
     "drain",
     "dying",
+    "draft",
 )
 # How far the writing of a crash record has come.
 RECORD_NONE: Final = 0

@@ -383,6 +383,8 @@ class Done(ToSupervisorRow, tag="DONE"):
     error_kind: ErrorKind | None = None
     code: str = ""
     text: str = ""
+    drafted_tokens: U32 = 0  # drafts that steps of this request verified
+    accepted_tokens: U32 = 0  # of these the ones that were right
 
 
 class Pong(ToSupervisorRow, tag="PONG"):
@@ -405,6 +407,10 @@ class Stats(ToSupervisorRow, tag="STATS"):
     output_tokens: U64
     step_ms: float  # moving average of a step
     rss_bytes: U64
+    draft_steps: U64 = 0  # times that a sequence's drafts were verified, total
+    drafted_tokens: U64 = 0
+    accepted_tokens: U64 = 0
+    accepted_at: list[U64] = []  # accepted drafts by their place behind the last token
 
 
 class Dying(ToSupervisorRow, tag="DYING"):

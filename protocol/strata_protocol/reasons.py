@@ -241,6 +241,11 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         " wrong.",
         _OTHER_DRAFTER,
     ),
+    ReasonCode(
+        "drafter.acceptance",
+        "On the model's own text the drafter is hardly ever right, so drafts would only cost time.",
+        _OTHER_DRAFTER,
+    ),
     # --- file
     ReasonCode(
         "gguf.open",

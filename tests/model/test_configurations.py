@@ -174,17 +174,15 @@ def test_what_can_run_has_a_kernel_for_everything_and_what_cannot_has_not(
             assert configuration["memory"] == resolved["memory"]
 
 
-def test_drafts_are_planned_and_said_not_to_run_after_their_kernels(drafting: Path) -> None:
+def test_drafts_are_planned_with_their_own_rows(drafting: Path) -> None:
+    """Batch with drafts has more rows than either alone: what it lacks, they need not lack."""
     result = negotiate(drafting, without_kernels=["attention*:rows>260"])
-    for configuration in result["configurations"]:
-        found = codes(configuration["missing"])
-        has_drafts = configuration["plan"]["spec"] > 0
-        assert found.count("mode.not_built") == has_drafts
-        if has_drafts:
-            assert found[-1] == "mode.not_built"
-    assert codes(result["configurations"][0]["missing"])[0] == "kernel.missing"
-    assert "drafter.kv" in result["configurations"][0]["memory"]
-    assert any(not c["missing"] for c in result["configurations"])
+    first = result["configurations"][0]
+    assert first["plan"]["batch_mtp"]
+    assert set(codes(first["missing"])) == {"kernel.missing"}
+    assert "drafter.kv" in first["memory"]
+    ready = [c["plan"] for c in result["configurations"] if not c["missing"]]
+    assert any(plan["spec"] > 0 and not plan["batch_mtp"] for plan in ready)
 
 
 def test_a_drafter_file_is_what_the_plans_name(path: Path, tmp_path: Path) -> None:
@@ -195,7 +193,7 @@ def test_a_drafter_file_is_what_the_plans_name(path: Path, tmp_path: Path) -> No
         (drafter, 1, False),
         ("off", 0, False),
     }
-    assert codes(result["configurations"][0]["missing"]) == ["mode.not_built"]
+    assert codes(result["configurations"][0]["missing"]) == []
 
 
 @pytest.mark.parametrize(
@@ -217,7 +215,7 @@ def test_a_drafter_that_does_not_open_is_a_reason_not_an_end(
     result = negotiate(path, mtp=str(drafter))
     for configuration in result["configurations"]:
         has_drafts = configuration["plan"]["spec"] > 0
-        assert codes(configuration["missing"]) == ([code, "mode.not_built"] if has_drafts else [])
+        assert codes(configuration["missing"]) == ([code] if has_drafts else [])
     assert result["plan"]["mtp"] == "off"
 
 

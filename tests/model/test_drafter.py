@@ -182,15 +182,6 @@ def test_the_model_is_the_same_with_a_draft_layer(architecture: str, tmp_path: P
     assert facts["layers"] == SHAPE.layers
 
 
-def test_running_drafts_is_refused_until_it_is_built(tmp_path: Path) -> None:
-    path = write_model(tmp_path / "m.gguf", SHAPE)
-    plan = engine.ModePlan(max_context=64, kv_tokens=64, mtp="model", spec=2)
-    with pytest.raises(engine.EngineError, match="no loop that runs them") as caught:
-        engine.LoadedModel(str(path), plan)
-    assert (caught.value.kind, caught.value.code) == ("unsupported", "mode.not_built")
-    assert refusal(path, mtp="off").code == "drafter.none"
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "text"),
     [

@@ -20,6 +20,7 @@ from strata_protocol import messages as m
 from strata_protocol.exit_codes import ExitCode
 
 from tests.system.engine_driver import Engine, submit
+from tools.random_blocks import QUANTISED
 from tools.synth_model import Shape, write_model
 
 HIDDEN: tuple[tuple[str, ...], ...] = (
@@ -155,8 +156,14 @@ class Models:
         if key not in self.written:
             kinds = TYPES[types]
             name = "-".join(key).replace(" ", "_") + ".gguf"
+            # A drafter that is never right is refused, whatever kernels there are.
             self.written[key] = write_model(
-                self.folder / name, SHAPES[shape], kind=kinds[""], kinds=_named(kinds)
+                self.folder / name,
+                SHAPES[shape],
+                kind=kinds[""],
+                kinds=_named(kinds),
+                draft_kinds=None if kinds[""] in QUANTISED else {"eh_proj": "q8_0"},
+                predictable=SHAPES[shape].draft_layers > 0,
             )
         return self.written[key]
 
@@ -283,8 +290,8 @@ class Checker:
                 return any((op, field, name) not in self._served for field, name in types)
             case ["mem", *_]:
                 return combination["device_memory"] != 0
-            case ["mode", "not_built"] | ["drafter", *_]:
-                return combination["drafts"] != "off"
+            case ["drafter", "none"] | ["mode", "no_drafts"]:
+                return combination["drafts"] != "off" and "drafts" not in str(combination["shape"])
             case ["kv", "block"]:
                 return combination["kv"] in {"int8", "q4_0"} and combination["shape"] == "llama odd"
             case _:

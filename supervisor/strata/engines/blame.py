@@ -63,8 +63,11 @@ def is_in_step(view: BeaconView) -> bool:
 
 
 def drafts(view: BeaconView, plan: ModePlan) -> bool:
-    """Whether the step verified drafts: only they give a decoding sequence more than one row."""
-    return plan.spec > 0 and view.phase == "decode" and view.rows > view.sequences
+    """Whether the step made drafts or verified them: only then a decoding sequence has more rows
+    than one."""
+    if plan.spec == 0:
+        return False
+    return view.phase == "draft" or (view.phase == "decode" and view.rows > view.sequences)
 
 
 def _computes(thread: str) -> bool:

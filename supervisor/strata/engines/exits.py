@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from strata_protocol.beacon import BeaconView
 from strata_protocol.exit_codes import ExitCode
 
-STEP_PHASES = frozenset({"prefill", "decode"})  # of the beacon: a step is under way
+STEP_PHASES = frozenset({"prefill", "decode", "draft"})  # of the beacon: a step is under way
 WORK_PHASES = STEP_PHASES | {"probe"}
 
 
