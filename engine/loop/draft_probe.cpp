@@ -65,7 +65,8 @@ DraftProber::Run DraftProber::run(uint32_t sequences, bool has_drafts) {
         }
         SamplingState state(params, runtime_.vocab(), tokens, kTokens);
         scheduler.submit(
-            Request{s, s, 0, length, UINT32_MAX, 0, std::move(tokens), std::move(state)},
+            Request{
+                s, s, 0, length, UINT32_MAX, 0, std::move(tokens), std::move(state), has_drafts},
             0,
             effects);
     }

@@ -25,7 +25,9 @@ std::span<const DraftCandidate> Scheduler::plan_drafts(uint64_t now_us) {
 // the token behind the last.
 uint32_t Scheduler::draft_limit(const Sequence& sequence) const {
     const Request& request = sequence.request;
-    if (sequence.remaining() != 1 || sequence.is_held() || !sequence.wants_output()) return 0;
+    if (!request.may_draft || sequence.remaining() != 1 || sequence.is_held() ||
+        !sequence.wants_output())
+        return 0;
     const uint32_t output = request.output_tokens();
     const uint32_t tokens = std::min({request.params().max_tokens - output,
                                       request.credit - output,
