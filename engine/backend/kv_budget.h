@@ -11,9 +11,6 @@
 
 namespace strata {
 
-// The least context worth serving, unless less was asked for or the model knows no more.
-inline constexpr uint32_t kContextMin = 256;
-
 struct KvBudgetInputs {
     uint32_t batch = 1;
     uint32_t max_context = 1;        // wanted, within the model's
@@ -35,7 +32,8 @@ struct KvBudget {
 // The pool may use what `available_bytes` leaves after `others` and a margin of a twentieth.
 // Without a wanted size it holds batch x max_context tokens, but no more than half of what is left,
 // and never less than one full context as long as that fits at all. A context that does not fit
-// the pool is shortened; below kContextMin tokens (or one page a sequence) the plan does not fit.
+// the pool is shortened; below kContextMin tokens (limits.h), unless less was asked for or the
+// model knows no more, or one page a sequence the plan does not fit.
 KvBudget plan_kv_budget(const KvBudgetInputs& inputs);
 
 }  // namespace strata

@@ -2,42 +2,20 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <optional>
 
-#include "engine/backend/kv_budget.h"
+#include "engine/plan/limits.h"
 
 namespace strata {
 
 namespace {
 
-struct AxisName {
-    std::string_view name;
-    std::string_view plainest;  // never hidden by the bare name
-};
-
-const std::string& least_context() {
-    static const std::string text = std::to_string(kContextMin);
-    return text;
-}
-
-// What can be hidden. Values are those of ModePlan, in words.
-std::vector<AxisName> axes() {
-    return {{"batch", "1"},
-            {"max_context", least_context()},
-            {"kv", "f32"},
-            {"prefill", "1"},
-            {"activations", "f32"},
-            {"prefix_cache", "off"},
-            {"mtp", "off"},
-            {"spec", "0"},
-            {"batch_mtp", "off"}};
-}
-
-std::optional<AxisName> find_axis(std::string_view name) {
-    for (const AxisName& axis : axes()) {
-        if (axis.name == name) return axis;
-    }
-    return std::nullopt;
+const ModePlainest* find_axis(std::string_view name) {
+    const auto* found = std::find_if(std::begin(kModePlainest),
+                                     std::end(kModePlainest),
+                                     [&](const ModePlainest& mode) { return mode.axis == name; });
+    return found == std::end(kModePlainest) ? nullptr : found;
 }
 
 std::optional<uint64_t> read_number(std::string_view text) {
@@ -56,8 +34,8 @@ Quarantine::Quarantine(const std::vector<std::string>& entries) {
                     equals == std::string::npos ? "" : text.substr(equals + 1)};
         if (!find_axis(entry.axis) || (equals != std::string::npos && entry.value.empty())) {
             std::string known;
-            for (const AxisName& axis : axes()) {
-                known += (known.empty() ? "" : ", ") + std::string(axis.name);
+            for (const ModePlainest& mode : kModePlainest) {
+                known += (known.empty() ? "" : ", ") + std::string(mode.axis);
             }
             throw Error(ErrorKind::InvalidRequest,
                         "config.quarantine",
@@ -72,7 +50,7 @@ bool Quarantine::hides(const Entry& entry, std::string_view axis, std::string_vi
     if (entry.axis != axis) return false;
     const std::optional<uint64_t> number = read_number(value);
     if (entry.value.empty()) {
-        const std::string_view plainest = find_axis(axis)->plainest;
+        const std::string_view plainest = find_axis(axis)->value;
         const std::optional<uint64_t> least = read_number(plainest);
         return number && least ? *number > *least : value != plainest;
     }

@@ -1,5 +1,5 @@
-"""Writes codes.h and codes.cpp: exit codes, fault codes and the largest values of modes, the same
-lists as in Python.
+"""Writes codes.h and codes.cpp: exit codes, fault codes, the largest values of modes and the
+plainest, the same lists as in Python.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from schema.cpp import NOTICE, cpp_type, pascal
 from schema.describe import Schema
 from strata_protocol.errors import FaultCode
 from strata_protocol.exit_codes import ExitCode
-from strata_protocol.limits import MODE_MAX
+from strata_protocol.limits import CONTEXT_MIN, MODE_MAX, MODE_PLAINEST
 
 
 def _mode_limits(schema: Schema) -> str:
@@ -21,9 +21,18 @@ def _mode_limits(schema: Schema) -> str:
     )
 
 
+def _mode_plainest() -> str:
+    rows = "".join(f'{{"{axis}", "{value}"}},\n' for axis, value in MODE_PLAINEST.items())
+    return (
+        "// What OFFER's quarantine may name, and the value of a plan that the bare name leaves.\n"
+        "struct ModePlainest {\nstd::string_view axis;\nstd::string_view value;\n};\n"
+        f"inline constexpr ModePlainest kModePlainest[] = {{\n{rows}}};\n"
+    )
+
+
 def header(schema: Schema) -> str:
-    out = NOTICE + "// Exit codes of the engine, codes of protocol faults and the largest values\n"
-    out += "// of modes (protocol/README.md).\n#pragma once\n\n"
+    out = NOTICE + "// Exit codes of the engine, codes of protocol faults and the bounds of modes\n"
+    out += "// (protocol/README.md).\n#pragma once\n\n"
     out += "#include <cstdint>\n#include <string_view>\n\n"
     out += "namespace strata::protocol {\n\n// The engine never exits with 1.\n"
     out += "enum class ExitCode : uint8_t {\n"
@@ -37,6 +46,9 @@ def header(schema: Schema) -> str:
     out += "".join(f"{pascal(f.name)},  // {f.value}\n" for f in FaultCode)
     out += "};\nstd::string_view name(FaultCode code);\n\n"
     out += "// The largest values of WantedModes and ModePlan.\n" + _mode_limits(schema)
+    out += "// The least context worth serving.\n"
+    out += f"inline constexpr uint32_t kContextMin = {CONTEXT_MIN};\n\n"
+    out += _mode_plainest()
     return out + "\n}  // namespace strata::protocol\n"
 
 

@@ -28,7 +28,7 @@ from schema.describe import Record, Schema, describe  # noqa: E402
 from strata_protocol import messages  # noqa: E402
 from strata_protocol.errors import FaultCode  # noqa: E402
 from strata_protocol.exit_codes import ExitCode  # noqa: E402
-from strata_protocol.limits import MODE_MAX  # noqa: E402
+from strata_protocol.limits import MODE_MAX, MODE_PLAINEST  # noqa: E402
 from strata_protocol.order import ORDER, Phase  # noqa: E402
 
 CLANG_FORMAT_MAJOR = 19
@@ -77,6 +77,7 @@ def schema_json(schema: Schema) -> str:
         "records": {r.name: _record_json(r) for r in schema.records},
         "messages": {m.name: _record_json(m) for m in schema.messages},
         "mode_max": MODE_MAX,
+        "mode_plainest": MODE_PLAINEST,
         "order": order,
         "fault_codes": [code.value for code in FaultCode],
         "exit_codes": {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from schema.describe import Field, FieldType, Record, Schema
 from strata_protocol.errors import FaultCode
 from strata_protocol.exit_codes import ExitCode
-from strata_protocol.limits import MODE_MAX
+from strata_protocol.limits import MODE_MAX, MODE_PLAINEST
 from strata_protocol.order import ORDER, Phase
 
 BEGIN = "<!-- generated: {} -->"
@@ -89,6 +89,11 @@ def _mode_max() -> str:
     return "| field | largest value |\n|---|---|\n" + rows
 
 
+def _mode_plainest() -> str:
+    rows = "\n".join(f"| `{axis}` | {value} |" for axis, value in MODE_PLAINEST.items())
+    return "| axis | plainest value |\n|---|---|\n" + rows
+
+
 def _enums(schema: Schema) -> str:
     rows = "\n".join(f"| {e.name} | {', '.join(v for _, v in e.values)} |" for e in schema.enums)
     return "| enum | values |\n|---|---|\n" + rows
@@ -102,6 +107,7 @@ def fill(readme: str, schema: Schema) -> str:
         "records": _records(schema),
         "enums": _enums(schema),
         "mode max": _mode_max(),
+        "mode plainest": _mode_plainest(),
         "faults": _faults(),
         "exit codes": _exit_codes(),
     }

@@ -1,7 +1,8 @@
 """What a quarantine record hides. Its store is elsewhere; here is what a choice needs of it.
 
-A mode is `AXIS` (all but the axis' plainest value) or `AXIS=VALUE` (that value; of a number, every
-one at or above it), as the engine reads the same list in OFFER.
+A mode is `AXIS` (all but the axis' plainest value; of a number, all above it) or `AXIS=VALUE` (that
+value; of a number, every one at or above it), as the engine reads the same list in OFFER: both
+take axes and plainest values from the schema.
 """
 
 from __future__ import annotations
@@ -10,35 +11,20 @@ import re
 from collections.abc import Iterable
 from typing import Protocol
 
+from strata_protocol.limits import MODE_PLAINEST
 from strata_protocol.messages import ModePlan
 
 from strata.engines.modes.axes import AXIS, Axis, Value, given
 
 QUARANTINED = "mode.quarantined"
 
-# Axes without a plainest value are hidden by value only.
-_PLAINEST: dict[str, str] = {
-    "batch": "1",
-    "max_context": "256",
-    "prefill": "1",
-    "kv": "f32",
-    "activations": "f32",
-    "prefix_cache": "off",
-    "mtp": "off",
-    "spec": "0",
-    "batch_mtp": "off",
-}
-
-
 _MODE = re.compile(r"([a-z_]{1,32})(?:=([A-Za-z0-9_]{1,32}))?")
-# Those that the engine takes in OFFER (quarantine.cpp), which are those that can be blamed.
-_AXES = frozenset(_PLAINEST)
 
 
 def is_mode(text: str) -> bool:
     """Whether a record may name this mode: AXIS or AXIS=VALUE, of an axis that can be out."""
     found = _MODE.fullmatch(text)
-    if found is None or found[1] not in _AXES:
+    if found is None or found[1] not in MODE_PLAINEST:
         return False
     return found[1] != "max_context" or found[2] is None or found[2].strip("0") != ""
 
@@ -59,9 +45,11 @@ def hides_value(record: Quarantined, axis: Axis, value: Value) -> bool:
     name, _, hidden = record.mode.partition("=")
     if name != axis.name:
         return False
-    shown = axis.shown(value)
+    shown, plainest = axis.shown(value), MODE_PLAINEST.get(axis.name)
     if not hidden:
-        return axis.name in _PLAINEST and shown != _PLAINEST[axis.name]
+        if plainest is not None and plainest.isdigit() and shown.isdigit():
+            return int(shown) > int(plainest)
+        return plainest is not None and shown != plainest
     if hidden.isdigit() and shown.isdigit():
         return int(shown) >= int(hidden)
     return shown == hidden
