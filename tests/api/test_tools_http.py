@@ -346,7 +346,12 @@ async def test_schemas_that_are_well_formed(server: Server) -> None:
     for schema in schemas:
         status, body = await server.chat(tools=with_schema(schema))
         assert status == 200, body
-    assert (await server.chat(tools=[{"type": "function", "function": {"name": "f"}}]))[0] == 200
+    bare = {"type": "function", "function": {"name": "f", "strict": False}}
+    assert (await server.chat(tools=[bare]))[0] == 200
+    assert (
+        '{"type": "function", "function": {"name": "f", "description": "", '
+        '"parameters": {"type": "object", "properties": {}}}}'
+    ) in prompt(server)
 
 
 @pytest.mark.parametrize("form", FORMS)

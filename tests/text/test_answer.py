@@ -121,6 +121,12 @@ def test_formats_are_read_off_templates() -> None:
     assert (found.thinks, found.has_tools, found.tool_form) == (True, False, None)
     other = read_format("{% for tool in tools %}[TOOL_CALLS]{% endfor %}")
     assert (other.has_tools, other.tool_form) == (True, None)
+    # Other forms have the same tag.
+    for form in ("<tool_call>{{ name }}<arg_key>", '<tool_call>[{"name": "f", "arguments": {}}]'):
+        other = read_format("{% for tool in tools %}" + form + "{% endfor %}")
+        assert (other.has_tools, other.tool_form) == (True, None)
+    written = '<tool_call>\\n{\\"name\\": <name>, \\"arguments\\": <arguments>}'
+    assert read_format('{{ "' + written + '" }}{{ tools }}').tool_form is ToolForm.JSON
 
 
 PIECES = st.sampled_from(

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strata.text.answer import AnswerShape
+from strata.text.answer_format import ToolForm
 from strata.text.chat_template import ChatMessage, PastCall
 from strata.text.model import TextModel
 
-from tests.text.small_models import small_model
+from tests.text.small_models import CHATML, metadata, small_model
 from tests.text.test_tool_calls import TOOLS
 from tests.text.thinking_templates import ALWAYS_THINKS, EFFORT, QWEN3, QWEN35
 
@@ -166,3 +167,19 @@ def test_hidden_tags_are_revealed_to_the_parser_only() -> None:
     assert {tokens[i] for i in model.revealed_ids(AnswerShape(thinks=True))} == set(TAGS[:2])
     assert model.revealed_ids(AnswerShape()) == set()
     assert MODELS["json"].revealed_ids(AnswerShape(thinks=True, tools=TOOLS)) == set()
+
+
+def test_a_template_of_its_own_for_tools() -> None:
+    more: Any = {"tokenizer.chat_template.tool_use": QWEN3}
+    vocabulary = tagged_model(QWEN3).vocabulary
+    fields: Any = {"tokens": vocabulary.tokens, "token_type": vocabulary.kinds}
+    model = TextModel(metadata(template=CHATML, **fields) | more)
+    assert model.answer_format.tool_form is ToolForm.JSON
+    assert model.answer_format.thinks
+    assert "Functions:" in shown(model, model.prepare_chat([ASK], tools=[WEATHER]).ids)
+    assert shown(model, model.encode_chat([ASK])) == (
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+    broken = metadata(template=CHATML) | {"tokenizer.chat_template.tool_use": "{% if %}"}
+    assert TextModel(broken).has_chat
+    assert not TextModel(broken).answer_format.has_tools

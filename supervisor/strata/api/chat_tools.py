@@ -27,7 +27,7 @@ _CHOICES = '\'none\', \'auto\', \'required\' or {"type": "function", "function":
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """`definitions` are for the template, as they are; `forced` is the tool that must be called."""
+    """`definitions` are for the template; `forced` is the tool that must be called."""
 
     definitions: Sequence[Json] = ()
     tools: Toolset | None = None
@@ -57,7 +57,7 @@ def read_tools(body: ChatRequest, answers: AnswerFormat) -> ToolUse:
         return ToolUse()  # the model is not told of tools, so it cannot call one
     if answers.tool_form is None:
         raise unsupported("tools", _why_no_form(answers))
-    _refuse_strict(definitions)
+    _refuse_strict(body.tools)
     if mode == "required":
         if len(tools) > 1:
             raise invalid(
@@ -89,12 +89,30 @@ def _definitions(value: Any) -> tuple[list[Json], dict[str, Tool]]:
     if len(value) > TOOLS_MAX:
         raise invalid(f"tools has {len(value)} entries; at most {TOOLS_MAX} are allowed", "tools")
     tools: dict[str, Tool] = {}
+    shown: list[Json] = []
     for i, entry in enumerate(value):
         tool = _tool(entry, f"tools[{i}]")
         if tool.name in tools:
             raise invalid(f"tools names {tool.name!r} twice", f"tools[{i}].function.name")
         tools[tool.name] = tool
-    return value, tools
+        shown.append(_shown(entry["function"]))
+    return shown, tools
+
+
+def _shown(function: dict[str, Any]) -> Json:
+    """A definition as templates expect it: whole, and with nothing in it that is not for the
+    model."""
+    parameters = function.get("parameters")
+    return {
+        "type": "function",
+        "function": {
+            "name": function["name"],
+            "description": function.get("description") or "",
+            "parameters": {"type": "object", "properties": {}}
+            if parameters is None
+            else parameters,
+        },
+    }
 
 
 def _tool(entry: Any, path: str) -> Tool:

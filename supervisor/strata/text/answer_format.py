@@ -41,11 +41,19 @@ class AnswerFormat:
 MARKERS = (reasoning.OPEN, reasoning.CLOSE, tool_calls.OPEN, tool_calls.CLOSE)
 
 
+# Other forms use the same tag: `<tool_call>name<arg_key>...`, or lists of calls.
+_JSON_KEYS = (re.compile(r"""["']name\\?["']\s*:"""), re.compile(r"""["']arguments\\?["']\s*:"""))
+_JSON_LIST = re.compile(r"<tool_calls?>(\\n|\s)*\[")
+
+
 def read_format(template: str) -> AnswerFormat:
     """The format of the answers to prompts that `template` writes."""
     names = frozenset(re.findall(r"[A-Za-z_][A-Za-z_0-9]*", template))
     has_tools = "tools" in names
     form = None
     if has_tools and tool_calls.OPEN in template:
-        form = ToolForm.XML if FUNCTION in template else ToolForm.JSON
+        if FUNCTION in template:
+            form = ToolForm.XML
+        elif all(key.search(template) for key in _JSON_KEYS) and not _JSON_LIST.search(template):
+            form = ToolForm.JSON
     return AnswerFormat(reasoning.CLOSE in template, has_tools, form, names)

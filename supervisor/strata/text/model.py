@@ -6,6 +6,7 @@ weights, no requests and no HTTP. Its methods are synchronous; long texts belong
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,16 @@ from pathlib import Path
 from strata.text import reasoning
 from strata.text.answer import AnswerShape
 from strata.text.answer_format import AnswerFormat
-from strata.text.chat_guard import ChatGuard
-from strata.text.chat_template import ChatMessage, ChatTemplate, TemplateValue
+from strata.text.chat_template import ChatMessage, TemplateValue
+from strata.text.chat_writer import ChatWriter, joined_format
 from strata.text.errors import TemplateError
 from strata.text.gguf_metadata import MetadataValue, read_metadata
 from strata.text.tokenizer import Tokenizer, build_tokenizer
 from strata.text.tool_calls import CLOSE, OPEN
 from strata.text.tool_values import Json
 from strata.text.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
 
 NO_TEMPLATE = "model has no chat template; use /v1/completions with a prompt of your own"
 
@@ -41,25 +44,24 @@ class TextModel:
         self.tokenizer: Tokenizer = build_tokenizer(metadata)
         self.vocabulary: Vocabulary = self.tokenizer.vocabulary
         self.context_length = _context_length(metadata)
-        self._template: ChatTemplate | None = None
+        self._chat: ChatWriter | None = None
+        self._tool_chat: ChatWriter | None = None  # for chats with tools, where it is another
         self.template_problem = NO_TEMPLATE  # why there are no chats, where there are none
-        self.answer_format = AnswerFormat()  # what the template says of answers
+        self.answer_format = AnswerFormat()  # what the templates say of answers
         source = metadata.get("tokenizer.chat_template")
+        tool_source = metadata.get("tokenizer.chat_template.tool_use")
         if isinstance(source, str):
             try:
-                self._template = ChatTemplate(
-                    source,
-                    bos_token=self.vocabulary.token_text(self.vocabulary.bos_id),
-                    eos_token=self.vocabulary.token_text(self.vocabulary.eos_id),
-                )
-                self.answer_format = self._template.format
+                self._chat = ChatWriter(source, self.tokenizer)
+                self.answer_format = self._chat.format
             except TemplateError as error:
                 self.template_problem = str(error)
-        self._guard = ChatGuard(
-            self.tokenizer.control_texts,
-            source if isinstance(source, str) else "",
-            self.answer_format,
-        )
+        if self._chat is not None and isinstance(tool_source, str):
+            try:
+                self._tool_chat = ChatWriter(tool_source, self.tokenizer)
+                self.answer_format = joined_format(self._chat.format, self._tool_chat.format)
+            except TemplateError as error:
+                log.warning("the file's own template for tools is left out: %s", error)
 
     @classmethod
     def from_gguf(cls, path: Path) -> TextModel:
@@ -87,7 +89,7 @@ class TextModel:
 
     @property
     def has_chat(self) -> bool:
-        return self._template is not None
+        return self._chat is not None
 
     def encode_chat(
         self,
@@ -113,8 +115,9 @@ class TextModel:
         assistant's turn begins with, in words that count as the template's own. Raises like
         `encode_chat`.
         """
-        rendered, mark = self._render(messages, variables or {}, tools)
-        ids = self.tokenizer.encode_marked(rendered + opening, mark, self._guard.markers)
+        writer = self._writer(has_tools=bool(tools))
+        rendered, mark = writer.write(messages, variables or {}, tools)
+        ids = writer.encode(rendered + opening, mark)
         # The same words of a client would have a mark in them.
         return ChatPrompt(self._with_bos(ids), rendered.rstrip().endswith(reasoning.OPEN))
 
@@ -133,7 +136,7 @@ class TextModel:
         variables: Mapping[str, TemplateValue] | None = None,
     ) -> str:
         """The prompt of a conversation as text. Raises like `encode_chat`."""
-        rendered, mark = self._render(messages, variables or {}, ())
+        rendered, mark = self._writer(has_tools=False).write(messages, variables or {})
         return rendered.replace(mark, "")
 
     def encode_prompt(self, text: str, *, parse_special: bool = True) -> list[int]:
@@ -144,28 +147,10 @@ class TextModel:
         """
         return self._with_bos(self.tokenizer.encode(text, parse_special=parse_special))
 
-    def _render(
-        self,
-        messages: Sequence[ChatMessage],
-        variables: Mapping[str, TemplateValue],
-        tools: Sequence[Json],
-    ) -> tuple[str, str]:
-        if self._template is None:
+    def _writer(self, *, has_tools: bool) -> ChatWriter:
+        if self._chat is None:
             raise TemplateError(self.template_problem)
-        guard = self._guard
-        try:
-            mark = guard.choose_mark(messages, variables, tools)
-        except ValueError as error:
-            raise TemplateError(str(error)) from None
-        safe = {
-            name: guard.guard_text(value, mark) if isinstance(value, str) else value
-            for name, value in variables.items()
-        }
-        return self._template.render(
-            [guard.guard_message(message, mark) for message in messages],
-            safe,
-            [guard.guard_json(tool, mark) for tool in tools],
-        ), mark
+        return self._tool_chat if has_tools and self._tool_chat is not None else self._chat
 
     def _with_bos(self, ids: list[int]) -> list[int]:
         bos = self.vocabulary.bos_id
