@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -116,6 +117,7 @@ def main() -> int:
     engine = args.engine.absolute() if args.engine else installed_engine()
     faults = None if engine is None else streams.find_engine_beside(engine)
     began_s, load_before = time.monotonic(), os.getloadavg()
+    gc.freeze()  # as the service does once it is up; the rig runs its code in this process
     with tempfile.TemporaryDirectory(prefix="strata-chaos-") as name:
         bench = Bench(scale, Path(name), engine, faults)
         bench.random.seed(args.seed)

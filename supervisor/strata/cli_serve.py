@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -380,6 +381,9 @@ class _Service:
             await web.SockSite(runner, inputs.listener.dup(), backlog=LISTEN_BACKLOG).start()
         finally:
             await boot.cleanup()
+        # What is there now stays. Looked at again and again by the garbage collector it would stop
+        # everything for some 30 ms each time.
+        gc.freeze()
         self._status.text_problem = ""
         self._has_text = True
         self.on_changed()

@@ -59,6 +59,7 @@ class ChoiceText:
         "_shown",
         "_stops",
         "_wants_logprobs",
+        "can_stop",
         "reasoning_tokens",
         "tokens",
     )
@@ -87,6 +88,7 @@ class ChoiceText:
                 if stops and self._meter is not None:  # one of its own, as a stop holds text back
                     self._meter = ReasoningSplitter(is_opened=is_reasoning)
         self._stops = StopMatcher(stops) if stops else None
+        self.can_stop = bool(stops) or self._answer is not None  # before the sequence ends
         self._wants_logprobs = wants_logprobs
         self._held: deque[tuple[ScoredToken, int]] = deque()  # with where its text ends
         self._made = 0  # characters detokenised so far

@@ -63,7 +63,7 @@ class CompletionAnswer:
         self._prompts = prompts
         self._count = count
         self._top = top
-        self._echo = echo
+        self.echo = echo
         self._id = new_id("cmpl")
         self._created = int(time.time())
         self.choices = [_Choice() for _ in range(len(prompts) * count)]
@@ -103,7 +103,7 @@ class CompletionAnswer:
     def opening(self, index: int) -> list[bytes]:
         """The echoed prompt, the first time that it is asked for."""
         choice = self.choices[index]
-        if not self._echo or choice.opened:
+        if not self.echo or choice.opened:
             return []
         choice.opened = True
         return [self._chunk(index, *self._opening(index))]
@@ -151,7 +151,7 @@ class CompletionAnswer:
 
     def _opening(self, index: int) -> tuple[str, Sequence[ScoredToken], list[int]]:
         """The echoed prompt and, with logprobs, its scored tokens and where each begins."""
-        if not self._echo:
+        if not self.echo:
             return "", (), []
         prompt = self._prompts[index // self._count]
         choice = self.choices[index]
@@ -226,8 +226,9 @@ class _Streamed:
         return self._stream.is_free
 
     def put_now(self, index: int, delta: Delta) -> None:
-        for chunk in self._answer.opening(index):
-            self._stream.send_now(chunk)
+        if self._answer.echo:
+            for chunk in self._answer.opening(index):
+                self._stream.send_now(chunk)
         self._stream.send_now(self._chunk(index, delta))
 
     async def put(self, index: int, output: Output) -> None:

@@ -173,14 +173,15 @@ class Generation:
             raise RuntimeError("run() before submit()")
 
         def take(event: TokensReady) -> bool:
-            if text.is_stopped:
+            if text.can_stop and text.is_stopped:
                 return True  # what the engine made before the cancel reached it
             if not sink.is_free:
                 return False
             delta = text.feed(event.ids, event.logprobs)
             if not delta.is_empty:
                 sink.put_now(index, delta)
-            _end_stopped(text, handle)
+            if text.can_stop:
+                _end_stopped(text, handle)
             return True
 
         while True:
