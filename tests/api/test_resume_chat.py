@@ -9,7 +9,7 @@ from typing import Any
 
 from strata.text.model import TextModel
 
-from tests.api.sse_reader import read_stream
+from tests.api.sse_reader import Stream, read_stream
 from tests.api.test_resume import KILLED, World, dying_at, immortal, serving
 from tests.text.small_models import small_model
 from tests.text.test_tool_calls import in_json, in_xml
@@ -62,6 +62,10 @@ async def whole(world: World, body: dict[str, Any]) -> list[dict[str, Any]]:
     async with world.http.post(world.url + "/v1/chat/completions", json=body) as response:
         answer = await response.json()
         assert response.status == 200, answer
+    return choices_of(answer)
+
+
+def choices_of(answer: Any) -> list[dict[str, Any]]:
     choices = []
     for choice in answer["choices"]:
         message = choice["message"]
@@ -81,11 +85,15 @@ async def whole(world: World, body: dict[str, Any]) -> list[dict[str, Any]]:
 async def streamed(world: World, body: dict[str, Any]) -> list[dict[str, Any]]:
     body = body | {"stream": True, "stream_options": {"include_usage": True}}
     async with world.http.post(world.url + "/v1/chat/completions", json=body) as response:
-        stream = await read_stream(response)
+        return folded(await read_stream(response), body["n"])
+
+
+def folded(stream: Stream, count: int) -> list[dict[str, Any]]:
+    """Each choice of a stream, as `choices_of` tells those of a whole answer."""
     assert (stream.done, stream.errors) == (1, [])
     choices = [
         {"content": "", "reasoning": "", "calls": [], "finish": None, "logprobs": []}
-        for _ in range(body["n"])
+        for _ in range(count)
     ]
     for chunk in stream.chunks:
         for part in chunk["choices"]:
