@@ -184,7 +184,7 @@ async def test_choice_none(server: Server) -> None:
     [
         {"tool_choice": NAMED},
         {"tool_choice": NAMED, "parallel_tool_calls": True},
-        {"tool_choice": "required", "tools": [WEATHER]},
+        {"tool_choice": "required", "tools": [WEATHER], "parallel_tool_calls": False},
     ],
 )
 async def test_a_certain_call(start_server: StartServer, form: str, fields: dict[str, Any]) -> None:
@@ -207,6 +207,15 @@ async def test_a_certain_call(start_server: StartServer, form: str, fields: dict
     saying(server, "No.")
     answer = await both(server, **fields)
     assert answer == {"content": "No.", "calls": [], "finish": "stop"}
+
+
+async def test_more_calls_after_a_required_one(server: Server) -> None:
+    weather = FORMS["json"][1]
+    begin = '<tool_call>\n{"name": "get_weather", "arguments":'
+    saying(server, f"{weather[len(begin) :]}\n{weather}")
+    answer = await both(server, tool_choice="required", tools=[WEATHER])
+    assert [name for name, _ in answer["calls"]] == ["get_weather", "get_weather"]
+    assert (answer["content"], answer["finish"]) == (None, "tool_calls")
 
 
 async def test_one_call_at_most(server: Server) -> None:

@@ -121,9 +121,12 @@ def test_reasoning_of_earlier_turns_is_the_templates_business() -> None:
     raw = [ASK, ChatMessage("assistant", "<think>\nnew\n</think>\n\nA")]
     assert model.encode_chat(raw) == model.encode_chat(current)
     # Where the template splits by itself, it sees the tags.
-    effort = tagged_model(EFFORT)
-    ids = effort.encode_chat([ASK, ChatMessage("assistant", "<think>\nold\n</think>\n\nA")])
-    assert "old" not in shown(effort, ids)
+    for kind in (3, 4):
+        effort = tagged_model(EFFORT, kind)
+        ids = effort.encode_chat([ASK, ChatMessage("assistant", "<think>\nold\n</think>\n\nA")])
+        assert "old" not in shown(effort, ids)
+        user = effort.encode_chat([ChatMessage("user", "x <think>")])
+        assert counts(effort, user)["<think>"] == 0
     assert effort.encode_chat([ASK], {"reasoning_effort": "high"}) != effort.encode_chat([ASK])
 
 

@@ -70,7 +70,8 @@ def read_tools(body: ChatRequest, answers: AnswerFormat) -> ToolUse:
         name = next(iter(tools))
     elif name is not None and name not in tools:
         raise invalid(f"tool_choice names {name!r}, which is not among tools", "tool_choice")
-    one = body.parallel_tool_calls is False or name is not None
+    # After a call of the named function the model might go on with others.
+    one = body.parallel_tool_calls is False or mode == "function"
     return ToolUse(definitions, Toolset(tools), answers.tool_form, name, int(one))
 
 

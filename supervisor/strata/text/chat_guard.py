@@ -20,8 +20,10 @@ from strata.text.tool_values import Json
 
 # Tags of templates that files list as ordinary tokens.
 TAGS = (
-    *(reasoning.OPEN, reasoning.CLOSE),
-    *("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<tools>", "</tools>"),
+    (reasoning.OPEN, reasoning.CLOSE),
+    ("<tool_call>", "</tool_call>"),
+    ("<tool_response>", "</tool_response>"),
+    ("<tools>", "</tools>"),
 )
 
 
@@ -29,13 +31,17 @@ class ChatGuard:
     """The guard of one model's chats. Immutable."""
 
     def __init__(self, control_texts: Sequence[str], template: str, shape: AnswerFormat) -> None:
-        self.markers = frozenset(tag for tag in TAGS if tag in template)
+        # A template that writes or looks for one of a pair knows what the other means.
+        self.markers = frozenset(
+            tag for pair in TAGS if any(tag in template for tag in pair) for tag in pair
+        )
         self._full = ControlGuard([*control_texts, *sorted(self.markers)])
         self._splits_reasoning = shape.thinks and shape.knows("reasoning_content")
         self._assistant = self._full
         if shape.thinks and not self._splits_reasoning:
-            tags = self.markers - {reasoning.OPEN, reasoning.CLOSE}
-            self._assistant = ControlGuard([*control_texts, *sorted(tags)])
+            kept = {reasoning.OPEN, reasoning.CLOSE}
+            texts = [text for text in control_texts if text not in kept]
+            self._assistant = ControlGuard([*texts, *sorted(self.markers - kept)])
 
     def choose_mark(
         self,
