@@ -16,15 +16,11 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from aiohttp import web
-
-from strata.api.app import make_runner
-from strata.api.operations import boot_app, operations_routes
 from strata.config import Config, take_notify_environment
 from strata.config_source import Settings, hidden, shown
 from strata.control_protocol import Answer, Command, DrainCommand, ReloadCommand
@@ -51,8 +47,10 @@ from strata.reload_command import new_setup, not_taken
 from strata.service_notify import ServiceNotifier
 from strata.serving.service import EngineService
 
+if TYPE_CHECKING:
+    from aiohttp import web
+
 LISTEN_BACKLOG = 1024  # connections that the kernel holds until we accept them
-HTTP_CLOSE_S = 5.0  # for responses to be written once their requests have ended
 
 log = logging.getLogger("strata.service")
 
@@ -140,6 +138,13 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(chosen, BaseExceptionGroup):
         chosen = chosen.exceptions[0]
     return chosen
+
+
+def _import_http() -> Callable[..., Awaitable[None]]:
+    """In a thread: see `cli_http`."""
+    from strata.cli_http import serve_http  # noqa: PLC0415
+
+    return serve_http
 
 
 def _listen(config: Config) -> socket.socket:
@@ -370,27 +375,29 @@ class _Service:
     async def _serve_http(self) -> None:
         """HTTP until cancelled: first health and status only, then the whole application."""
         inputs, config = self._inputs, self._inputs.config
-        routes = operations_routes(self._status, self._metrics.render)
-        boot = make_runner(boot_app(routes, self._status, api_keys=config.api_keys), shutdown_s=1.0)
-        await boot.setup()
-        await web.SockSite(boot, inputs.listener.dup(), backlog=LISTEN_BACKLOG).start()
-        try:
-            app = await self._build_http(self._service, config, inputs.name, inputs.model, routes)
-            runner = make_runner(app, shutdown_s=HTTP_CLOSE_S)
-            await runner.setup()
-            await web.SockSite(runner, inputs.listener.dup(), backlog=LISTEN_BACKLOG).start()
-        finally:
-            await boot.cleanup()
+        serve_http = await asyncio.to_thread(_import_http)
+
+        async def build(routes: Sequence[web.RouteDef]) -> web.Application:
+            return await self._build_http(self._service, config, inputs.name, inputs.model, routes)
+
+        await serve_http(
+            inputs.listener,
+            self._status,
+            self._metrics.render,
+            build,
+            backlog=LISTEN_BACKLOG,
+            api_keys=config.api_keys,
+            on_whole=self._on_whole,
+        )
+
+    def _on_whole(self) -> None:
+        """The whole application answers."""
         # What is there now stays. Looked at again and again by the garbage collector it would stop
         # everything for some 30 ms each time.
         gc.freeze()
         self._status.text_problem = ""
         self._has_text = True
         self.on_changed()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await runner.cleanup()
 
     async def _drain(self) -> None:
         """Lets running requests finish, for `drain_s` or until a second signal."""

@@ -1,0 +1,50 @@
+"""The HTTP side of `serve`: health and status at once, then the whole application.
+
+Imported in a thread while the engine loads: what it stands on takes nearly as long to import as
+all the rest, which would be added to every start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+
+from aiohttp import web
+
+from strata.api.app import make_runner
+from strata.api.operations import boot_app, operations_routes
+from strata.observe.status import Status
+
+HTTP_CLOSE_S = 5.0  # for responses to be written once their requests have ended
+
+BuildApplication = Callable[[Sequence[web.RouteDef]], Awaitable[web.Application]]
+
+
+async def serve_http(
+    listener: socket.socket,
+    status: Callable[[], Status],
+    render_metrics: Callable[[Status], bytes],
+    build: BuildApplication,
+    *,
+    backlog: int,
+    api_keys: Sequence[str],
+    on_whole: Callable[[], None],
+) -> None:
+    """HTTP on `listener` until cancelled. `build` makes the whole application, with the routes it
+    is given; `on_whole` is called once that answers. Raises what `build` raises."""
+    routes = operations_routes(status, render_metrics)
+    boot = make_runner(boot_app(routes, status, api_keys=api_keys), shutdown_s=1.0)
+    await boot.setup()
+    await web.SockSite(boot, listener.dup(), backlog=backlog).start()
+    try:
+        runner = make_runner(await build(routes), shutdown_s=HTTP_CLOSE_S)
+        await runner.setup()
+        await web.SockSite(runner, listener.dup(), backlog=backlog).start()
+    finally:
+        await boot.cleanup()
+    on_whole()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
