@@ -20,7 +20,8 @@ from strata.engines.epoch import EngineSetup
 from strata.engines.exits import EngineExit
 from strata.engines.handshake import Wanted
 from strata.engines.modes import wanted_modes
-from strata.engines.owner import EngineOwner, EngineState
+from strata.engines.owner import EngineOwner
+from strata.engines.owner_view import EngineState
 from strata.engines.process import Launch
 from strata.engines.watch import Patience
 from strata.errors import StrataError

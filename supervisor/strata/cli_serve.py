@@ -30,7 +30,8 @@ from strata.engines.epoch import EngineSetup, Epoch
 from strata.engines.exits import EngineExit
 from strata.engines.handshake import Wanted
 from strata.engines.modes import MODE_KEYS, row_text, sentences, wanted_modes
-from strata.engines.owner import EngineOwner, EngineState
+from strata.engines.owner import EngineOwner
+from strata.engines.owner_view import EngineState
 from strata.engines.process import Launch
 from strata.errors import AddressError, HeldError, StrataError
 from strata.model_source import engine_arguments, find_engine, find_model, model_name

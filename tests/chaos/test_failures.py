@@ -10,7 +10,7 @@ from itertools import islice
 import psutil
 import pytest
 from strata.engines.exits import ExitClass
-from strata.engines.owner import EngineState
+from strata.engines.owner_view import EngineState
 from strata.errors import EngineUnusableError, StrictError
 from strata.serving.request import Failed, Finished, RejectedError
 from strata_protocol.features import Feature

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from strata.engines.owner import EngineState
+from strata.engines.owner_view import EngineState
 from strata.engines.process import launch
 from strata.observe import bundle_store
 from strata.observe.bundle import BUNDLE_BYTES_MAX, FILES

@@ -14,7 +14,7 @@ from strata.engines import quarantine_file
 from strata.engines.crash_memory import CrashMemory
 from strata.engines.epoch_beacon import FILES_KEPT, EpochBeacon, beacon_path
 from strata.engines.exits import ExitClass
-from strata.engines.owner import EngineState
+from strata.engines.owner_view import EngineState
 from strata.engines.quarantine import QuarantineState
 from strata.serving.request import Finished
 from strata_protocol import beacon

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from strata.engines import stale
 from strata.engines.exits import ExitClass
-from strata.engines.owner import EngineState
+from strata.engines.owner_view import EngineState
 from strata.errors import StrictError
 from strata.observe.metrics import Metrics
 from strata.observe.status import Status

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from strata.engines.exits import ExitClass
-from strata.engines.owner import EngineState
+from strata.engines.owner_view import EngineState
 from strata.engines.restart_store import FILE_NAME
 from strata.serving.request import Finished
 

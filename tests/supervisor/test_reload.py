@@ -14,7 +14,7 @@ from strata.engines import replacer, stale
 from strata.engines.course import Course
 from strata.engines.epoch import EngineSetup
 from strata.engines.handshake import top_rung
-from strata.engines.owner import EngineState
+from strata.engines.owner_view import EngineState
 from strata.engines.process import Launch
 from strata.engines.reload import (
     RESERVE_BYTES,

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import enum
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from strata_protocol.exit_codes import ExitCode
 from strata_protocol.messages import Reason
@@ -31,6 +29,7 @@ from strata.engines.gate import Gate
 from strata.engines.handshake import Refused
 from strata.engines.memory_wait import wait_for_memory
 from strata.engines.modes import sentence, sentences
+from strata.engines.owner_view import EngineState, EngineView, OwnerObserver
 from strata.engines.port import EngineListener, EngineLost
 from strata.engines.quarantine import QuarantineRow
 from strata.engines.reload import Reload, ReloadError, Successor
@@ -45,43 +44,6 @@ STEP_UP_LOOK_S = 60.0  # how often an engine below the top rung is looked at
 INPUT_POLL_S = 2.0  # how often a refused start looks whether its inputs changed
 
 log = logging.getLogger("strata.engine")
-
-
-class EngineState(enum.StrEnum):
-    LOADING = "loading"  # started, not ready
-    READY = "ready"
-    RESTARTING = "restarting"  # down, waits for its next start
-    HOLD = "hold"  # down after too many crashes; tried again every few minutes
-    REFUSED = "refused"  # down: no restart helps until something changes
-    STOPPED = "stopped"
-
-
-class OwnerObserver(Protocol):
-    """Told of what status, metrics and the terminal show. Called on the event loop."""
-
-    def on_changed(self) -> None:
-        """Something in `view` changed, load progress included."""
-        ...
-
-    def on_started(self, epoch: int) -> None: ...
-
-    def on_exited(self, exited: EngineExit) -> None: ...
-
-
-@dataclass(slots=True)
-class EngineView:
-    """What the owner shows of itself. Written by the owner only."""
-
-    state: EngineState = EngineState.LOADING
-    epoch: Epoch | None = None
-    starts: int = 0
-    crashes: int = 0  # without boot attempts
-    boot_attempts: int = 0  # starts that ended while a mode was being proven
-    last_exit: EngineExit | None = None
-    last_exit_s: float = 0.0  # loop time
-    next_start_s: float | None = None  # loop time, where a start is due
-    reasons: list[Reason] = field(default_factory=list)  # why it is held or refused
-    decisions: DecisionLog = field(default_factory=DecisionLog)
 
 
 class EngineOwner:

@@ -11,7 +11,8 @@ from importlib import metadata
 from strata.engines import stale
 from strata.engines.epoch import Epoch
 from strata.engines.modes import ModeRow, row_text, sentences
-from strata.engines.owner import EngineOwner, EngineState
+from strata.engines.owner import EngineOwner
+from strata.engines.owner_view import EngineState
 from strata.observe.metrics import Metrics
 from strata.observe.status import (
     EngineStatus,

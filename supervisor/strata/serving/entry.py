@@ -13,10 +13,24 @@ import enum
 import math
 from dataclasses import dataclass
 
-from strata_protocol.messages import FinishReason, Timings, TokensItem
+from strata_protocol.errors import FaultCode, ProtocolFault
+from strata_protocol.messages import (
+    Done,
+    ErrorKind,
+    FinishReason,
+    PromptLogprobs,
+    Timings,
+    TokensItem,
+)
 from strata_protocol.streams import new_tokens
 
-from strata.serving.request import Failed, Finished, RequestSpec, TokensReady
+from strata.serving.request import (
+    Failed,
+    Finished,
+    PromptScored,
+    RequestSpec,
+    TokensReady,
+)
 
 CREDIT_WINDOW = 512  # output tokens the engine may be ahead of the reader
 
@@ -100,6 +114,32 @@ class Entry:
     def cancelled(self) -> Finished:
         """The end of a cancelled request that no engine answers for."""
         return Finished(FinishReason.CANCELLED, self.prompt_tokens, 0, self.received, Timings())
+
+    def outcome(self, done: Done) -> Failed | Finished:
+        """How it ends where the engine's word counts."""
+        if done.reason is FinishReason.ERROR:
+            kind = done.error_kind or ErrorKind.INTERNAL
+            return Failed(kind, done.code or kind.value, done.text)
+        return Finished(
+            done.reason,
+            done.prompt_tokens,
+            done.cached_tokens,
+            done.output_tokens,
+            self.timings(done.timings),
+            done.stop_id,
+        )
+
+    def take_scores(self, message: PromptLogprobs) -> PromptScored | None:
+        """What is new in logprobs of the prompt; None where nothing is. Raises ProtocolFault for a
+        gap."""
+        skip = self.scored - message.offset if self.scored else 0
+        if skip < 0:
+            raise ProtocolFault(FaultCode.ORDER, "the logprobs of its prompt have a gap")
+        logprobs = message.logprobs[skip:] if skip else message.logprobs
+        if not logprobs:
+            return None
+        self.scored = message.offset + len(message.logprobs)
+        return PromptScored(message.offset + skip, logprobs)
 
     def timings(self, last: Timings) -> Timings:
         """Over all engines that had it; `last` is what the one that finished it says."""

@@ -17,7 +17,6 @@ from strata_protocol.messages import (
     Credit,
     Done,
     ErrorKind,
-    FinishReason,
     PromptLogprobs,
     Tokens,
 )
@@ -37,7 +36,6 @@ from strata.serving.request import (
     Failed,
     Finished,
     Paused,
-    PromptScored,
     RejectedError,
     RequestSpec,
     TokensReady,
@@ -315,14 +313,11 @@ class Scheduler:
             return []
         if entry is None:
             return [Fault(f"PROMPT_LOGPROBS for request {message.rid}, which is not running")]
-        skip = entry.scored - message.offset if entry.scored else 0
-        if skip < 0:
-            return [Fault(f"PROMPT_LOGPROBS of request {message.rid} have a gap")]
-        logprobs = message.logprobs[skip:] if skip else message.logprobs
-        if not logprobs:
-            return []
-        entry.scored = message.offset + len(message.logprobs)
-        return [Deliver(message.rid, PromptScored(message.offset + skip, logprobs))]
+        try:
+            scored = entry.take_scores(message)
+        except ProtocolFault as fault:
+            return [Fault(f"request {message.rid}: {fault.text}")]
+        return [] if scored is None else [Deliver(message.rid, scored)]
 
     def on_done(self, message: Done, now: float) -> list[Effect]:
         if message.code == ENGINE_DRAINING:
@@ -339,18 +334,8 @@ class Scheduler:
             event = entry.ending
         elif message.code == ENGINE_DRAINING:
             return self._on_engine_draining(entry, now)
-        elif message.reason is FinishReason.ERROR:
-            kind = message.error_kind or ErrorKind.INTERNAL
-            event = Failed(kind, message.code or kind.value, message.text)
         else:
-            event = Finished(
-                message.reason,
-                message.prompt_tokens,
-                message.cached_tokens,
-                message.output_tokens,
-                entry.timings(message.timings),
-                message.stop_id,
-            )
+            event = entry.outcome(message)
         self._admission.estimate.on_finished(
             now - entry.submitted_s, now, others_wait=len(self._line) > 0
         )
