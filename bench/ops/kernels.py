@@ -23,7 +23,8 @@ import numpy as np
 import strata_engine_testing as engine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.ops.reference import Case, make_case
+from tests.ops.cases import make_case
+from tests.ops.reference import Case
 
 COLD_BYTES = 256 << 20  # copies of a weight that a decode benchmark cycles through
 TRIALS = 5

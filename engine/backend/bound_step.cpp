@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/base/assert.h"
+#include "engine/plan/state_layout.h"
 
 namespace strata {
 
@@ -80,14 +81,18 @@ BoundStep::BoundOp BoundStep::bind(const StepBinding& to, uint32_t index) const 
         call.weight = to.copies.redirect(to.files, op.weight, call.weight);
     }
     call.vector = to.weights.vector(to.op_weights.vector[index]);
+    call.vector2 = to.weights.vector(to.op_weights.vector2[index]);
     call.rope = to.rope;
     call.eps = to.hparams.eps;
-    call.scale = 1.0f / std::sqrt(static_cast<float>(to.hparams.head_dim));
+    const uint32_t head_dim = op.request.head_dim;
+    call.scale = head_dim == 0 ? 0.0f : 1.0f / std::sqrt(static_cast<float>(head_dim));
     if (op.request.kv != DType::None) {
-        const auto layer = static_cast<uint64_t>(op.request.layer) - to.first_layer;
-        std::byte* keys = to.kv + 2 * layer * to.kv_layer_bytes;
+        const auto layer = static_cast<uint32_t>(op.request.layer);
+        const uint32_t place = to.hparams.kv_index(layer) - to.hparams.kv_index(to.first_layer);
+        std::byte* keys = to.kv + uint64_t{2} * place * to.kv_layer_bytes;
         call.kv = {keys, keys + to.kv_layer_bytes};
     }
+    if (op_state_floats(op.request) > 0) call.state = to.states->view(op.state_at);
     return bound;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/backend/page_buffer.h"
+#include "engine/backend/recurrent_state.h"
 #include "engine/backend/resolve.h"
 #include "engine/backend/runtime.h"
 #include "engine/backend/weight_copies.h"
@@ -29,6 +30,7 @@ struct StepBinding {
     uint64_t kv_layer_bytes;
     std::byte* scratch;
     uint64_t scratch_thread_bytes;
+    const RecurrentState* states = nullptr;  // of a plan with recurrent layers
 };
 
 class BoundStep {

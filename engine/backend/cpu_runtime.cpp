@@ -8,6 +8,7 @@
 #include "engine/backend/unbuilt.h"
 #include "engine/base/assert.h"
 #include "engine/plan/limits.h"
+#include "engine/plan/state_layout.h"
 
 namespace strata {
 
@@ -91,6 +92,8 @@ CpuRuntime::CpuRuntime(const Model& model,
       scratch_(memory_.scratch_bytes, "scratch"),
       kv_(memory_.kv_bytes, "keys and values"),
       draft_kv_(memory_.draft ? memory_.draft->kv_bytes : 0, "keys and values of drafts"),
+      states_(
+          resolved_.step.state_floats, plan.batch, checkpoints_of(plan, resolved_.step), plan.spec),
       step_({resolved_.step,
              resolved_.resolution,
              weights_.plan().step,
@@ -103,7 +106,8 @@ CpuRuntime::CpuRuntime(const Model& model,
              0,
              kv_layer_bytes(model.hparams(), plan),
              scratch_.data(),
-             memory_.scratch_thread_bytes}) {
+             memory_.scratch_thread_bytes,
+             &states_}) {
     STRATA_ASSERT(pool.size() == plan.threads, "the pool has the planned threads");
     progress("allocate", memory_.kv_bytes, memory_.kv_bytes);
     if (drafter_) {
@@ -144,7 +148,7 @@ std::vector<LockRange> CpuRuntime::lock_ranges() const {
     }
     add(copies_.buffer());
     for (const PageBuffer* buffer : weights_.buffers()) add(*buffer);
-    for (const PageBuffer* buffer : {&scratch_, &kv_, &draft_kv_}) add(*buffer);
+    for (const PageBuffer* buffer : {&scratch_, &kv_, &draft_kv_, &states_.buffer()}) add(*buffer);
     for (const BoundStep* step : {&step_, draft_ ? &*draft_ : nullptr}) {
         if (step == nullptr) continue;
         add(step->activations());
@@ -154,7 +158,12 @@ std::vector<LockRange> CpuRuntime::lock_ranges() const {
 }
 
 void CpuRuntime::step(const RowView& rows) {
-    step_.run(rows, pool_, *observer_);
+    step_.run(states_.begin(rows), pool_, *observer_);
+    states_.end();
+}
+
+StateFacts CpuRuntime::states() const {
+    return {resolved_.step.state_floats > 0, states_.checkpoints()};
 }
 
 float* CpuRuntime::logits(uint32_t index) {

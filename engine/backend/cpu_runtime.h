@@ -9,6 +9,7 @@
 #include "engine/backend/bound_step.h"
 #include "engine/backend/memory_lock.h"
 #include "engine/backend/memory_plan.h"
+#include "engine/backend/recurrent_state.h"
 #include "engine/backend/runtime.h"
 #include "engine/model/drafter.h"
 
@@ -32,6 +33,17 @@ class CpuRuntime final : public Runtime {
     uint32_t vocab() const override { return vocab_; }
     uint32_t rows_max() const override { return resolved_.step.rows; }
     uint32_t gather_max() const override { return resolved_.step.gather_rows; }
+    StateFacts states() const override;
+    void roll_back(uint32_t sequence, uint32_t position) override {
+        states_.roll_back(sequence, position);
+    }
+    void assume_position(uint32_t sequence, uint32_t position) override {
+        states_.assume_position(sequence, position);
+    }
+    // Whether the next rows of a sequence may begin at `position` (recurrent_state.h).
+    bool can_continue(uint32_t sequence, uint32_t position) const {
+        return states_.can_continue(sequence, position);
+    }
 
     const MemoryPlan& memory() const { return memory_; }
     const StepPlan& step_plan() const { return resolved_.step; }
@@ -70,6 +82,7 @@ class CpuRuntime final : public Runtime {
     PageBuffer scratch_;
     PageBuffer kv_;
     PageBuffer draft_kv_;
+    RecurrentState states_;
     BoundStep step_;
     std::optional<BoundStep> draft_;
     Drafts draft_steps_{*this};

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/backend/state_run.h"
 #include "engine/plan/op.h"
 
 namespace strata {
@@ -47,6 +48,12 @@ struct RowView {
     uint32_t page_table_stride = 0;
     const uint32_t* gather = nullptr;  // [gather_rows] rows whose logits are wanted, ascending
     uint32_t gather_rows = 0;
+    // Of models with recurrent layers. Copies of whole states come before the rows, in order; a
+    // sequence's number is its slot. Runs are made by the runtime from the rows.
+    const StateCopy* copies = nullptr;  // [copy_count]
+    uint32_t copy_count = 0;
+    const StateRun* runs = nullptr;  // [run_count]
+    uint32_t run_count = 0;
 };
 
 // Keys and values of one layer. Keys are stored transposed within a page so that scores of
@@ -65,20 +72,29 @@ struct QuantView {
     int32_t* sums = nullptr;   // [rows, k / 32] sums of the block's halves, int16 each
 };
 
+// One operation's part of the recurrent states: slot s has its own at data + s * slot_floats, laid
+// out as engine/plan/state_layout.h says.
+struct StateView {
+    float* data = nullptr;
+    uint64_t slot_floats = 0;
+};
+
 struct OpCall {
     const OpRequest* request = nullptr;
-    uint32_t rows = 0;              // rows of this launch (gather_rows behind GatherRows)
-    const float* x = nullptr;       // first f32 input (gate for SwiGlu; k rows for KvAppend)
-    const float* y = nullptr;       // second f32 input (up for SwiGlu; v rows for KvAppend)
-    float* out = nullptr;           // f32 output; for Add and Rope the tensor changed in place
-    QuantView quant;                // int8 input of Matmul, output of Quantize
-    WeightView weight;              // Matmul, Embed
-    const float* vector = nullptr;  // RmsNorm gain [head_dim or k], Matmul bias [n]
-    const float* rope = nullptr;    // Rope: [rope_dims / 2] inverse frequencies, f32
-    float eps = 0;                  // RmsNorm
-    float scale = 0;                // Attention: 1 / sqrt(head_dim) unless the model says otherwise
+    uint32_t rows = 0;               // rows of this launch (gather_rows behind GatherRows)
+    const float* x = nullptr;        // first f32 input (gate for SwiGlu; k rows for KvAppend)
+    const float* y = nullptr;        // second f32 input (up for SwiGlu; v rows for KvAppend)
+    float* out = nullptr;            // f32 output; for Add and Rope the tensor changed in place
+    QuantView quant;                 // int8 input of Matmul, output of Quantize
+    WeightView weight;               // Matmul, Embed
+    const float* vector = nullptr;   // RmsNorm gain [head_dim or k], Matmul bias [n]
+    const float* vector2 = nullptr;  // DeltaGates rates [heads]
+    const float* rope = nullptr;     // Rope: [rope_dims / 2] inverse frequencies, f32
+    float eps = 0;                   // RmsNorm
+    float scale = 0;  // Attention: 1 / sqrt(head_dim) unless the model says otherwise
     RowView row;
     KvView kv;
+    StateView state;
     std::byte* scratch = nullptr;  // thread-private, KernelEntry::scratch_bytes(request) bytes
 };
 

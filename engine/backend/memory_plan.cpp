@@ -5,6 +5,7 @@
 
 #include "engine/backend/memory_lock.h"
 #include "engine/backend/page_buffer.h"
+#include "engine/backend/recurrent_state.h"
 #include "engine/backend/weight_copies.h"
 
 namespace strata {
@@ -91,8 +92,8 @@ void plan_pools(MemoryPlan& memory,
                 const Drafter* drafter,
                 const ModePlan& plan) {
     const Hparams& hparams = model.hparams();
-    memory.kv_token_bytes = kv_token_bytes(hparams, plan.kv, hparams.layers);
-    memory.kv_bytes = 2 * hparams.layers * kv_layer_bytes(hparams, plan);
+    memory.kv_token_bytes = kv_token_bytes(hparams, plan.kv, hparams.kv_layers());
+    memory.kv_bytes = 2ull * hparams.kv_layers() * kv_layer_bytes(hparams, plan);
     if (!memory.draft) return;
     const Hparams& drafters = drafter->hparams();
     memory.draft->kv_token_bytes = kv_token_bytes(drafters, plan.kv, drafters.draft_layers);
@@ -120,6 +121,9 @@ MemoryPlan plan_memory(const Model& model,
         vector_bytes(weights.vector_elements - weights.drafters.elements, hparams);
     memory.activation_bytes = step.activation_bytes();
     memory.logits_bytes = step.logits_bytes();
+    memory.state_slot_bytes = state_slot_floats(step.state_floats) * sizeof(float);
+    memory.state_bytes = memory.state_slot_bytes * plan.batch;
+    memory.checkpoint_bytes = memory.state_slot_bytes * checkpoints_of(plan, step);
     memory.scratch_thread_bytes = scratch_thread_bytes(step, resolved.resolution);
     if (resolved.draft) {
         memory.draft = plan_draft_memory(*drafter, plan, *resolved.draft, weights.drafters);
@@ -142,6 +146,7 @@ uint64_t MemoryPlan::lock_bytes() const {
                                 logits_bytes,
                                 scratch_bytes,
                                 kv_bytes,
+                                state_bytes + checkpoint_bytes,
                                 more.activation_bytes,
                                 more.logits_bytes,
                                 more.kv_bytes}) {
@@ -170,6 +175,15 @@ std::vector<MemoryPart> MemoryPlan::parts() const {
         {"logits", logits_bytes, "rows of logits of one step; resident as used"},
         {"scratch", scratch_bytes, std::to_string(scratch_thread_bytes) + " bytes a thread"},
     };
+    if (state_bytes > 0) {
+        parts.push_back({"state",
+                         state_bytes,
+                         "recurrent states, " + std::to_string(state_slot_bytes) +
+                             " bytes a sequence; resident as used"});
+        parts.push_back({"state.checkpoints",
+                         checkpoint_bytes,
+                         "recurrent states at prefixes that the cache keeps; resident as used"});
+    }
     if (draft) {
         append_parts(parts, *draft);
     }

@@ -38,8 +38,11 @@ struct MemoryPlan {
     uint64_t logits_bytes = 0;
     uint64_t scratch_thread_bytes = 0;  // for each thread
     uint64_t scratch_bytes = 0;
-    uint64_t kv_token_bytes = 0;  // keys and values of one token in the model's layers
-    uint64_t kv_bytes = 0;        // of the whole pool
+    uint64_t kv_token_bytes = 0;    // keys and values of one token in the model's layers
+    uint64_t kv_bytes = 0;          // of the whole pool
+    uint64_t state_slot_bytes = 0;  // recurrent state of one sequence
+    uint64_t state_bytes = 0;       // of all sequences
+    uint64_t checkpoint_bytes = 0;  // of the states kept for the prefix cache
     std::optional<DraftMemory> draft;
 
     // Keys and values of one token in all layers, the drafter's included.
@@ -49,7 +52,8 @@ struct MemoryPlan {
 
     uint64_t bytes_without_kv() const {
         return mapped_bytes + copied_bytes + packed_bytes + vector_bytes + activation_bytes +
-               logits_bytes + scratch_bytes + (draft ? draft->bytes_without_kv() : 0);
+               logits_bytes + scratch_bytes + state_bytes + checkpoint_bytes +
+               (draft ? draft->bytes_without_kv() : 0);
     }
     // What counts against RLIMIT_MEMLOCK when all of it is locked: whole pages.
     uint64_t lock_bytes() const;

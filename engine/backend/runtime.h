@@ -49,6 +49,13 @@ class DraftSteps {
     virtual const float* hidden(uint32_t index) const = 0;
 };
 
+// Recurrent states that a runtime keeps: one slot for each sequence that may share a step, then
+// those of checkpoints, which only StateCopy reads and writes.
+struct StateFacts {
+    bool is_recurrent = false;  // sequences have such states
+    uint32_t checkpoints = 0;
+};
+
 class Runtime {
   public:
     virtual ~Runtime() = default;
@@ -61,12 +68,19 @@ class Runtime {
     // are written again before a row attends to them; states that a step changes in place do.
     virtual void roll_back(uint32_t /*sequence*/, uint32_t /*position*/) {}
 
+    // The next row of `sequence` will be at `position`, on whatever its recurrent state holds: for
+    // probes, which need steps at any position without those before it.
+    virtual void assume_position(uint32_t /*sequence*/, uint32_t /*position*/) {}
+
     // Who is told from the next step on; outlives the runtime or is replaced.
     virtual void observe(StepObserver& observer) { observer_ = &observer; }
 
     // Appends K and V of every row and computes logits of the gather rows. Rows of one sequence
     // come in ascending position; a row attends to the positions of its sequence up to its own,
-    // which must have been appended by this or earlier steps. At most rows_max rows.
+    // which must have been appended by this or earlier steps. At most rows_max rows. Where states()
+    // is recurrent, rows of one sequence are neighbours without gaps in position, and begin at 0 or
+    // where the sequence's state stands: behind its last row, or behind one of the last rows that
+    // the plan lets be taken back.
     // No allocation. Throws Error for faults of the device.
     virtual void step(const RowView& rows) = 0;
 
@@ -77,6 +91,7 @@ class Runtime {
     virtual uint32_t vocab() const = 0;
     virtual uint32_t rows_max() const = 0;    // rows a step may carry
     virtual uint32_t gather_max() const = 0;  // gather rows a step may carry
+    virtual StateFacts states() const { return {}; }
 
   protected:
     StepObserver* observer_ = &StepObserver::none();

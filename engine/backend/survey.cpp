@@ -34,6 +34,12 @@ constexpr Operands kOperands[] = {
     {OpKind::Add, false, false, false, 0},
     {OpKind::Concat, false, false, false, 0},
     {OpKind::GatherRows, false, false, false, 0},
+    {OpKind::Slice, false, false, false, 0},
+    {OpKind::SigmoidGate, false, false, false, 0},
+    {OpKind::ShortConv, true, false, false, 0},
+    {OpKind::L2Norm, false, false, false, 0},
+    {OpKind::DeltaGates, false, false, false, 0},
+    {OpKind::DeltaRule, false, false, false, kFeatureTiledHeads},
 };
 static_assert(std::size(kOperands) == kOpKindCount, "every operation is surveyed");
 
@@ -46,6 +52,7 @@ OpRequest typical_request(OpKind kind) {
     request.kv_heads = 2;
     request.head_dim = request.rope_dims = 64;
     request.page_tokens = kPageTokens;
+    if (kind == OpKind::ShortConv) request.taps = 4;
     return request;
 }
 

@@ -63,8 +63,11 @@ OpWeights add_step(WeightPlan& plan,
             }
         }
         weights.packed.push_back(packed);
-        weights.vector.push_back(op.vector.is_present() ? find_or_add_vector(plan, op.vector)
-                                                        : kNoTensor);
+        const auto vector = [&](const TensorSlice& slice) {
+            return slice.is_present() ? find_or_add_vector(plan, slice) : kNoTensor;
+        };
+        weights.vector.push_back(vector(op.vector));
+        weights.vector2.push_back(vector(op.vector2));
     }
     return weights;
 }

@@ -29,6 +29,7 @@ struct VectorWeight {
 struct OpWeights {
     std::vector<uint32_t> packed;  // index into WeightPlan::packed
     std::vector<uint32_t> vector;  // index into WeightPlan::vectors
+    std::vector<uint32_t> vector2;
 };
 
 struct WeightBytes {

@@ -164,9 +164,17 @@ class LoadedModel {
         }
         for (py::ssize_t i = 0; i < rows; ++i) {
             const uint32_t page_index = positions.data()[i] / strata::kPageTokens;
+            const bool is_first = i == 0 || sequences.data()[i] != sequences.data()[i - 1];
             if (sequences.data()[i] >= page_tables.shape(0) || page_index >= page_tables.shape(1) ||
                 page_tables.at(sequences.data()[i], page_index) >= plan_.pages()) {
                 fail("step", "row " + std::to_string(i) + " lies outside the page tables");
+            }
+            if (runtime_.states().is_recurrent &&
+                (sequences.data()[i] >= plan_.batch ||
+                 (is_first ? !runtime_.can_continue(sequences.data()[i], positions.data()[i])
+                           : positions.data()[i] != positions.data()[i - 1] + 1))) {
+                fail("step",
+                     "row " + std::to_string(i) + " does not go on where its sequence stands");
             }
         }
         for (py::ssize_t i = 0; i < gather.size(); ++i) {

@@ -44,7 +44,7 @@ OpKind kind_by_name(const std::string& name) {
 }
 
 constexpr uint32_t kFeatures[] = {
-    kFeatureRopeNeox, kFeatureRopeFactors, kFeatureBias, kFeatureGrouped};
+    kFeatureRopeNeox, kFeatureRopeFactors, kFeatureBias, kFeatureGrouped, kFeatureTiledHeads};
 
 std::vector<std::string> feature_names(uint32_t bits) {
     std::vector<std::string> names;
@@ -176,7 +176,7 @@ class Op {
         const bool is_embed = request_.kind == OpKind::Embed;
         weight_.type = request_.weight;
         weight_.n = is_embed ? request_.k : request_.n;
-        weight_.k = is_embed ? request_.n : request_.k;
+        weight_.k = is_embed ? request_.n : request_.taps > 0 ? request_.taps : request_.k;
         const uint64_t needed = weight_.n * dtype_bytes(weight_.type, weight_.k);
         if (view.size() != needed) {
             refuse("the weight has " + std::to_string(view.size()) + " bytes, needs " +
@@ -196,21 +196,22 @@ class Op {
         weight_.bytes = packed_bytes;
     }
 
-    uint64_t out_width() const {
-        const bool is_produced = request_.kind == OpKind::Matmul ||
-                                 request_.kind == OpKind::Embed || request_.kind == OpKind::Concat;
-        return is_produced ? request_.n : request_.k;
+    uint64_t out_width() const { return request_.n > 0 ? request_.n : request_.k; }
+
+    uint64_t y_width() const {
+        if (request_.kind == OpKind::Concat) return request_.n - request_.k;
+        return request_.kind == OpKind::DeltaRule ? 2 * request_.heads : request_.k;
     }
 
     void bind_arrays(const py::dict& arrays, uint32_t rows) {
         const uint64_t values = uint64_t{rows} * request_.k;
         const bool is_gather = request_.kind == OpKind::GatherRows;
         call_.x = array_of<float>(arrays, "x", is_gather ? 0 : values);
-        const bool is_concat = request_.kind == OpKind::Concat;
-        call_.y = array_of<float>(
-            arrays, "y", is_concat ? uint64_t{rows} * (request_.n - request_.k) : values);
+        call_.y = array_of<float>(arrays, "y", rows * y_width());
         call_.out = array_of<float>(arrays, "out", rows * out_width());
         call_.vector = array_of<float>(arrays, "vector", 0);
+        call_.vector2 = array_of<float>(arrays, "vector2", 0);
+        bind_states(arrays);
         call_.rope = array_of<float>(arrays, "rope", request_.rope_dims / 2);
         call_.quant.values = array_of<int8_t>(arrays, "values", values);
         call_.quant.scales = array_of<float>(arrays, "scales", values / 32);
@@ -229,6 +230,19 @@ class Op {
         }
         call_.kv.k = pages(arrays, "k_pages");
         call_.kv.v = pages(arrays, "v_pages");
+    }
+
+    // States [slots, floats] and runs [runs, fields of StateRun].
+    void bind_states(const py::dict& arrays) {
+        if (!arrays.contains("runs")) return;
+        static_assert(sizeof(StateRun) == 8 * sizeof(uint32_t), "a run is eight numbers");
+        const auto states = py::array::ensure(arrays["state"]);
+        const auto runs = py::array::ensure(arrays["runs"]);
+        if (states.ndim() != 2 || runs.ndim() != 2 || runs.shape(1) != 8)
+            refuse("state must be [slots, floats] and runs [runs, 8]");
+        call_.state = {array_of<float>(arrays, "state", 0), static_cast<uint64_t>(states.shape(1))};
+        call_.row.runs = reinterpret_cast<const StateRun*>(array_of<uint32_t>(arrays, "runs", 0));
+        call_.row.run_count = static_cast<uint32_t>(runs.shape(0));
     }
 
     std::byte* pages(const py::dict& arrays, const char* name) const {

@@ -19,6 +19,8 @@ enum class Isa : uint8_t { Avx512Vnni, Avx2, Neon, Portable };
 void append_embed(std::vector<KernelEntry>& table);
 void append_gather_rows(std::vector<KernelEntry>& table);
 void append_concat(std::vector<KernelEntry>& table);
+void append_slice(std::vector<KernelEntry>& table);
+void append_delta_gates(std::vector<KernelEntry>& table);
 void append_norm(Isa isa, std::vector<KernelEntry>& table);  // and the fused RmsNormQuantize
 void append_quantize(Isa isa, std::vector<KernelEntry>& table);
 void append_matmul_i8(Isa isa, std::vector<KernelEntry>& table);
@@ -27,6 +29,8 @@ void append_rope(Isa isa, std::vector<KernelEntry>& table);
 void append_kv_append(Isa isa, std::vector<KernelEntry>& table);
 void append_attention(Isa isa, std::vector<KernelEntry>& table);
 void append_elementwise(Isa isa, std::vector<KernelEntry>& table);  // SwiGlu, Add
+// ShortConv, DeltaRule, L2Norm, SigmoidGate
+void append_recurrent(Isa isa, std::vector<KernelEntry>& table);
 
 // Whether the code of an instruction set is compiled into this program.
 constexpr bool is_compiled([[maybe_unused]] Isa isa) {

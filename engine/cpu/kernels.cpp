@@ -17,6 +17,7 @@ void append_isa(cpu::Isa isa, std::vector<KernelEntry>& table) {
     cpu::append_kv_append(isa, table);
     cpu::append_attention(isa, table);
     cpu::append_elementwise(isa, table);
+    cpu::append_recurrent(isa, table);
     if (cpu::is_compiled(isa)) return;
     for (size_t i = begin; i < table.size(); ++i) table[i].run = nullptr;
 }
@@ -39,6 +40,8 @@ std::vector<KernelEntry> make_table(const CpuFeatures& features, bool is_for_rep
     cpu::append_embed(table);
     cpu::append_gather_rows(table);
     cpu::append_concat(table);
+    cpu::append_slice(table);
+    cpu::append_delta_gates(table);
     return table;
 }
 

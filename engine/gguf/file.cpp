@@ -200,6 +200,17 @@ std::optional<std::vector<uint64_t>> File::find_uint_array(std::string_view key)
     return values;
 }
 
+std::optional<std::vector<bool>> File::find_bool_array(std::string_view key) const {
+    const Entry* entry = impl_->find(key);
+    if (entry == nullptr) return std::nullopt;
+    const bool is_bool = entry->element_type == ValueType::Bool;
+    if (!is_bool && !is_integer(entry->element_type)) impl_->fail_type(*entry, "an array of bools");
+    std::vector<bool> values(static_cast<size_t>(entry->count));
+    for (size_t i = 0; i < values.size(); ++i)
+        values[i] = is_bool ? entry->data[i] != std::byte{0} : impl_->read_uint(*entry, i) != 0;
+    return values;
+}
+
 std::optional<std::vector<std::string_view>> File::find_string_array(std::string_view key) const {
     const Entry* entry = impl_->find(key);
     if (entry == nullptr) return std::nullopt;

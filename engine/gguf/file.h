@@ -62,6 +62,8 @@ class File {
     std::optional<bool> find_bool(std::string_view key) const;
     std::optional<std::string_view> find_string(std::string_view key) const;
     std::optional<std::vector<uint64_t>> find_uint_array(std::string_view key) const;
+    // Bools, or integers of which 0 is false.
+    std::optional<std::vector<bool>> find_bool_array(std::string_view key) const;
     std::optional<std::vector<std::string_view>> find_string_array(std::string_view key) const;
     std::optional<uint64_t> find_array_length(std::string_view key) const;
     bool has(std::string_view key) const;

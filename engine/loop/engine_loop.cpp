@@ -28,7 +28,7 @@ SchedulerConfig scheduler_config(const ModePlan& plan, const Runtime& runtime) {
     config.max_context = plan.max_context;
     config.pages = plan.pages();
     config.gather_max = runtime.gather_max();
-    config.prefix_cache = plan.prefix_cache;
+    config.prefix_cache = plan.prefix_cache && !runtime.states().is_recurrent;
     config.spec = plan.spec;
     config.batch_mtp = plan.batch_mtp;
     return config;

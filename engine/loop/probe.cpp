@@ -117,6 +117,7 @@ bool Prober::is_finite_at(uint32_t position) {
     rows.page_table_stride = plan_.pages_per_sequence();
     rows.gather = &gather;
     rows.gather_rows = 1;
+    runtime_.assume_position(sequence, position);
     runtime_.step(rows);
     on_step_();
     const float* logits = runtime_.logits(0);

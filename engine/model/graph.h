@@ -23,16 +23,22 @@ struct TensorSlice {
 };
 
 enum class NodeKind : uint8_t {
-    Input,      // `out` is given with the step: hidden states of the model, one a row
-    Embed,      // token ids -> rows of `weight`
-    Norm,       // RMS norm of `x` over groups of `group` elements, times `vector`
-    Matmul,     // `x` times rows of `weight`, plus `vector` where present
-    Rope,       // rotates `x` in place, `heads` heads
-    Attention,  // appends k (`y`) and v (`z`) to the layer's cache; query `x` attends to it
-    SwiGlu,     // silu(`x`) * `y`
-    Add,        // `x` += `y`
-    Concat,     // elements of `x`, then those of `y`, row by row
-    Gather,     // the rows of `x` whose logits are wanted
+    Input,        // `out` is given with the step: hidden states of the model, one a row
+    Embed,        // token ids -> rows of `weight`
+    Norm,         // RMS norm of `x` over groups of `group` elements, times `vector`
+    Matmul,       // `x` times rows of `weight`, plus `vector` where present
+    Rope,         // rotates `x` in place, `heads` heads
+    Attention,    // appends k (`y`) and v (`z`) to the layer's cache; query `x` attends to it
+    SwiGlu,       // silu(`x`) * `y`
+    Add,          // `x` += `y`
+    Concat,       // elements of `x`, then those of `y`, row by row
+    Gather,       // the rows of `x` whose logits are wanted
+    Slice,        // of each of `heads` groups of `x` `group` elements from `offset`
+    SigmoidGate,  // `x` * sigmoid(`y`)
+    ShortConv,    // silu of a causal convolution over time of each channel of `x`, taps in `weight`
+    L2Norm,      // makes the first `heads` groups of `group` elements of `x` unit vectors, in place
+    DeltaGates,  // decays and steps from projections `x` and `y`, bias `vector`, rates `vector2`
+    DeltaRule,   // queries, keys and values `x` with gates `y` through the layer's state
 };
 
 struct Node {
@@ -43,9 +49,11 @@ struct Node {
     ValueId z = kNoValue;
     ValueId out = kNoValue;  // equals x where the value is changed in place
     TensorSlice weight;      // Embed, Matmul
-    TensorSlice vector;      // Norm: gain [group]; Matmul: bias [rows of weight]
-    uint32_t group = 0;      // Norm
-    uint32_t heads = 0;      // Rope
+    TensorSlice vector;      // Norm: gain [group]; Matmul: bias [rows of weight]; DeltaGates
+    TensorSlice vector2;     // DeltaGates
+    uint32_t group = 0;      // Norm, Slice, L2Norm
+    uint32_t heads = 0;      // Rope, Slice, L2Norm
+    uint32_t offset = 0;     // Slice
 };
 
 // One f32 activation, [rows of the step or gathered rows, width].
@@ -61,6 +69,7 @@ struct Graph {
     ValueId hidden = kNoValue;  // what the output head reads
     bool rope_neox = false;     // rotates pairs (i, i + rope_dims/2) instead of (2i, 2i + 1)
     TensorSlice rope_factors;   // optional: divisors of the rope frequencies [rope_dims / 2]
+    bool tiled_heads = false;   // DeltaRule: value head j has key head j % key heads
 };
 
 }  // namespace strata

@@ -203,6 +203,10 @@ ValueId GraphBuilder::norm_heads(ValueId x, std::string_view tensor) {
     return add_norm(x, full_name(tensor, ".weight"), hp_.head_dim);
 }
 
+ValueId GraphBuilder::norm_groups(ValueId x, std::string_view tensor, uint32_t group) {
+    return add_norm(x, full_name(tensor, ".weight"), group);
+}
+
 ValueId GraphBuilder::add_matmul(ValueId x, TensorSlice weight, TensorSlice bias) {
     const ValueId out = new_value(weight.rows, graph_.values[x].gathered);
     Node& node = add_node(NodeKind::Matmul);

@@ -42,6 +42,7 @@ class GraphBuilder {
     ValueId embed(std::string_view tensor);
     ValueId norm(ValueId x, std::string_view tensor);        // over the whole row
     ValueId norm_heads(ValueId x, std::string_view tensor);  // over each head
+    ValueId norm_groups(ValueId x, std::string_view tensor, uint32_t group);
     // [rows, width of x] -> [rows, n]. Adds the tensor's ".bias" where the file has one.
     ValueId matmul(ValueId x, std::string_view tensor, uint32_t n);
 
@@ -57,6 +58,20 @@ class GraphBuilder {
     ValueId swiglu(ValueId gate, ValueId up);
     void add(ValueId x, ValueId y);
     ValueId concat(ValueId x, ValueId y);  // [rows, a], [rows, b] -> [rows, a + b]
+    // Of each of `groups` equal groups of a row `width` elements from `offset`, side by side.
+    ValueId slice(ValueId x, uint32_t groups, uint32_t offset, uint32_t width);
+    ValueId sigmoid_gate(ValueId x, ValueId gate);  // x * sigmoid(gate)
+
+    // Of recurrent layers (delta_net.h).
+    bool has(std::string_view tensor) const;  // the file has it, in this layer
+    void use_tiled_heads(bool tiled);         // DeltaRule: value head j has key head j % key heads
+    ValueId short_conv(ValueId x, std::string_view tensor);
+    void l2_norm(ValueId x, uint32_t groups, uint32_t width);  // of the first groups, in place
+    // Decays and steps of the heads, from projections [rows, heads]; `rate` goes without ".weight",
+    // `bias` is a ".bias".
+    ValueId delta_gates(ValueId alpha, ValueId beta, std::string_view bias, std::string_view rate);
+    ValueId delta_rule(ValueId qkv, ValueId gates);  // [rows, value heads * head_dim]
+
     // The rows whose logits are wanted; `x` itself in a drafted model, whose head gathers.
     ValueId gather(ValueId x);
     // Output head on hidden state `x`: tensor "output", or the embedding table where the file has

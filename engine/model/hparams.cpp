@@ -96,6 +96,12 @@ std::vector<double> rope_frequencies(const Hparams& hparams) {
     return frequencies;
 }
 
+uint32_t Hparams::kv_index(uint32_t layer) const {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < layer; ++i) count += is_recurrent_layer(i) ? 0 : 1;
+    return count;
+}
+
 MetadataReader::MetadataReader(const gguf::File& file, std::string_view architecture)
     : file_(file), prefix_(std::string(architecture) + ".") {}
 

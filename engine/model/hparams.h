@@ -11,6 +11,19 @@
 
 namespace strata {
 
+// Sizes of gated DeltaNet layers.
+struct DeltaSizes {
+    uint32_t taps = 0;      // of the convolution over time; 0: there are no such layers
+    uint32_t head_dim = 0;  // of keys and values
+    uint32_t key_heads = 0;
+    uint32_t value_heads = 0;  // a multiple of key_heads
+
+    uint32_t keys_width() const { return key_heads * head_dim; }
+    uint32_t values_width() const { return value_heads * head_dim; }
+    // Channels of the convolution: queries, keys, values.
+    uint32_t channels() const { return 2 * keys_width() + values_width(); }
+};
+
 struct Hparams {
     std::string architecture;
     uint32_t layers = 0;        // without draft layers
@@ -25,7 +38,17 @@ struct Hparams {
     float eps = 0;           // of RmsNorm
     uint32_t rope_dims = 0;  // rotated elements of each head, even
     double rope_base = 0;
-    double rope_scale = 1;  // positions are multiplied by it (linear scaling)
+    double rope_scale = 1;           // positions are multiplied by it (linear scaling)
+    std::vector<bool> is_recurrent;  // [layers] of models with recurrent layers, else empty
+    DeltaSizes delta;                // of the recurrent layers
+
+    bool has_recurrent_layers() const { return delta.taps > 0; }
+    bool is_recurrent_layer(uint32_t layer) const {
+        return layer < is_recurrent.size() && is_recurrent[layer];
+    }
+    // Layers below `layer` that keep keys and values: the place of the layer's own.
+    uint32_t kv_index(uint32_t layer) const;
+    uint32_t kv_layers() const { return kv_index(layers); }  // without draft layers
 };
 
 // Rope frequencies before the factors: base^(-2i / rope_dims) * scale, [rope_dims / 2].

@@ -20,6 +20,12 @@ constexpr std::array<std::string_view, kOpKindCount> kNames = {
     "add",
     "concat",
     "gather_rows",
+    "slice",
+    "sigmoid_gate",
+    "short_conv",
+    "l2_norm",
+    "delta_gates",
+    "delta_rule",
 };
 
 void append_count(std::string& line, std::string_view name, uint32_t value) {
@@ -50,6 +56,8 @@ std::string_view feature_name(uint32_t bit) {
             return "bias";
         case kFeatureGrouped:
             return "grouped";
+        case kFeatureTiledHeads:
+            return "tiled_heads";
         default:
             return "unnamed feature";
     }
@@ -69,6 +77,9 @@ std::string describe(const OpRequest& request) {
     append_count(line, "head_dim", request.head_dim);
     append_count(line, "rope_dims", request.rope_dims);
     append_count(line, "page_tokens", request.page_tokens);
+    append_count(line, "taps", request.taps);
+    append_count(line, "offset", request.offset);
+    append_count(line, "undo", request.undo);
     for (uint32_t bits = request.features; bits != 0; bits &= bits - 1)
         line.append(" +").append(feature_name(bits & ~(bits - 1)));
     if (!request.tensor.empty()) line.append(" (").append(request.tensor).append(")");

@@ -25,8 +25,14 @@ enum class OpKind : uint8_t {
     Add,              // residual: x += y, both [R, k]
     Concat,           // x [R, k], y [R, n - k] -> [R, n], row by row
     GatherRows,       // copies the rows that need logits: [R, k] -> [L, k]
+    Slice,        // of each of `heads` groups of x [R, k] n / heads values from `offset`: [R, n]
+    SigmoidGate,  // x * sigmoid(y), both [R, k]
+    ShortConv,    // silu of a causal depthwise convolution over time of `taps`: [R, k] -> [R, k]
+    L2Norm,       // x / sqrt(sum(x^2) + 1e-6) of the first `heads` groups of head_dim, in place
+    DeltaGates,   // x, y [R, heads] -> e^(rate softplus(x + bias)), sigmoid(y): [R, 2 * heads]
+    DeltaRule,    // gated delta rule over queries, keys, values x [R, k] with gates y: [R, n]
 };
-inline constexpr int kOpKindCount = 12;
+inline constexpr int kOpKindCount = 18;
 
 std::string_view op_name(OpKind kind);  // "matmul", "rms_norm", "kv_append", ...
 
@@ -37,6 +43,8 @@ enum Feature : uint32_t {
     kFeatureRopeFactors = 1u << 1,  // per-frequency divisors (rope_freqs.weight)
     kFeatureBias = 1u << 2,         // matmul adds a bias [n]
     kFeatureGrouped = 1u << 3,      // RmsNorm per head instead of per row
+    kFeatureTiledHeads = 1u << 4,   // DeltaRule: value head j has key head j % kv_heads, instead of
+                                    // j / (heads / kv_heads)
 };
 std::string_view feature_name(uint32_t bit);
 
@@ -54,6 +62,9 @@ struct OpRequest {
     uint32_t head_dim = 0;
     uint32_t rope_dims = 0;
     uint32_t page_tokens = 0;
+    uint32_t taps = 0;      // ShortConv: rows of a sequence that one output sees
+    uint32_t offset = 0;    // Slice
+    uint32_t undo = 0;      // ShortConv, DeltaRule: last rows of a step that may be taken back
     uint32_t features = 0;  // Feature bits
     // For reports only, never matched:
     std::string tensor;  // name of the weight in the file, or empty

@@ -23,6 +23,9 @@ inline constexpr OpCountField kOpCountFields[] = {
     {"head_dim", &OpRequest::head_dim},
     {"rope_dims", &OpRequest::rope_dims},
     {"page_tokens", &OpRequest::page_tokens},
+    {"taps", &OpRequest::taps},
+    {"offset", &OpRequest::offset},
+    {"undo", &OpRequest::undo},
 };
 
 struct OpTypeField {

@@ -5,6 +5,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/plan/slots.h"
+#include "engine/plan/state_layout.h"
 
 namespace strata {
 
@@ -24,6 +25,7 @@ struct Source {
     uint32_t rows;
     uint32_t gather_rows;
     bool keeps_hidden;
+    uint32_t undo;  // rows of a sequence that may be taken back after a step
 };
 
 // Lowers nodes to operations on values; slots are assigned afterwards (slots.h). `quant` fields
@@ -50,6 +52,7 @@ class Lowering {
 
     std::vector<PlannedOp> ops;
     std::vector<Value> quant_values;  // shape of each quantised value
+    uint64_t state_floats = 0;
 
   private:
     bool takes_int8(const Node& node) const {
@@ -79,6 +82,7 @@ class Lowering {
         op.request.layer = node.layer;
         op.weight = node.weight;
         op.vector = node.vector;
+        op.vector2 = node.vector2;
         if (node.weight.is_present()) {
             const gguf::TensorInfo& tensor = source_.files.tensor(node.weight);
             op.request.weight = tensor.type;
@@ -111,6 +115,18 @@ class Lowering {
                 return lower_elementwise(OpKind::Concat, node);
             case NodeKind::Gather:
                 return lower_elementwise(OpKind::GatherRows, node);
+            case NodeKind::Slice:
+                return lower_slice(node);
+            case NodeKind::SigmoidGate:
+                return lower_elementwise(OpKind::SigmoidGate, node);
+            case NodeKind::ShortConv:
+                return lower_short_conv(node);
+            case NodeKind::L2Norm:
+                return lower_l2_norm(node);
+            case NodeKind::DeltaGates:
+                return lower_delta_gates(node);
+            case NodeKind::DeltaRule:
+                return lower_delta_rule(node);
         }
     }
 
@@ -224,6 +240,64 @@ class Lowering {
         }
     }
 
+    void lower_slice(const Node& node) {
+        PlannedOp& op = add_op(OpKind::Slice, node, node.x);
+        op.request.k = graph_.values[node.x].width;
+        op.request.n = graph_.values[node.out].width;
+        op.request.heads = node.heads;
+        op.request.offset = node.offset;
+        op.x = node.x;
+        op.out = node.out;
+    }
+
+    void lower_short_conv(const Node& node) {
+        PlannedOp& op = add_op(OpKind::ShortConv, node, node.x);
+        op.request.k = op.request.n = graph_.values[node.x].width;
+        op.request.taps = hp_.delta.taps;
+        op.request.undo = source_.undo;
+        op.x = node.x;
+        op.out = node.out;
+        add_state(op);
+    }
+
+    void lower_l2_norm(const Node& node) {
+        PlannedOp& op = add_op(OpKind::L2Norm, node, node.x);
+        op.request.k = graph_.values[node.x].width;
+        op.request.heads = node.heads;
+        op.request.head_dim = node.group;
+        op.out = node.x;
+        quant_of_[node.x] = kNoValue;
+    }
+
+    void lower_delta_gates(const Node& node) {
+        PlannedOp& op = add_op(OpKind::DeltaGates, node, node.x);
+        op.request.k = op.request.heads = graph_.values[node.x].width;
+        op.request.n = graph_.values[node.out].width;
+        op.x = node.x;
+        op.y = node.y;
+        op.out = node.out;
+    }
+
+    void lower_delta_rule(const Node& node) {
+        PlannedOp& op = add_op(OpKind::DeltaRule, node, node.x);
+        op.request.k = graph_.values[node.x].width;
+        op.request.n = graph_.values[node.out].width;
+        op.request.heads = hp_.delta.value_heads;
+        op.request.kv_heads = hp_.delta.key_heads;
+        op.request.head_dim = hp_.delta.head_dim;
+        op.request.undo = source_.undo;
+        op.request.features = graph_.tiled_heads ? uint32_t{kFeatureTiledHeads} : 0u;
+        op.x = node.x;
+        op.y = node.y;
+        op.out = node.out;
+        add_state(op);
+    }
+
+    void add_state(PlannedOp& op) {
+        op.state_at = state_floats;
+        state_floats += op_state_floats(op.request);
+    }
+
     const Source& source_;
     const Hparams& hp_;
     const Graph& graph_;
@@ -241,6 +315,7 @@ StepPlan build(const Source& source, const ModePlan& plan, const ResolvesFn& res
     step.rows = source.rows;
     step.gather_rows = source.gather_rows;
     step.ops = std::move(lowering.ops);
+    step.state_floats = lowering.state_floats;
     assign_slots(step, source.graph, lowering.quant_values, source.keeps_hidden);
     return step;
 }
@@ -288,7 +363,8 @@ StepPlan build_step_plan(const Model& model, const ModePlan& plan, const Resolve
                   model.files(),
                   plan.rows_max(),
                   gather_rows_of(plan, model.hparams().vocab),
-                  is_drafted},
+                  is_drafted,
+                  plan.spec},
                  plan,
                  resolves);
 }
@@ -301,7 +377,8 @@ StepPlan build_draft_plan(const Drafter& drafter,
                   drafter.files(),
                   plan.rows_max(),
                   draft_sequences_of(plan),
-                  true},
+                  true,
+                  /*undo=*/0},
                  plan,
                  resolves);
 }

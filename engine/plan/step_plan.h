@@ -24,8 +24,10 @@ struct PlannedOp {
     SlotId out = kNoSlot;    // f32 output; the tensor changed in place for Add and Rope
     SlotId quant = kNoSlot;  // output of Quantize and RmsNormQuantize, input of an int8 Matmul
     TensorSlice weight;      // Embed, Matmul
-    TensorSlice vector;      // RmsNorm gain, Matmul bias
-    bool gathered = false;   // runs over the gathered rows
+    TensorSlice vector;      // RmsNorm gain, Matmul bias, DeltaGates bias
+    TensorSlice vector2;     // DeltaGates rates
+    uint64_t state_at = 0;  // ShortConv, DeltaRule: first float of their part of a sequence's state
+    bool gathered = false;  // runs over the gathered rows
 };
 
 struct StepPlan {
@@ -39,6 +41,7 @@ struct StepPlan {
                                         // caller before the step, which overwrites them
     uint32_t rows = 0;                  // most rows of a step
     uint32_t gather_rows = 0;           // most gathered rows of a step
+    uint64_t state_floats = 0;  // recurrent state of one sequence, all operations (state_layout.h)
 
     uint64_t activation_bytes() const;  // of all slots but the logits, each with slot_bytes()
     uint64_t logits_bytes() const;

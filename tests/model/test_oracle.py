@@ -10,7 +10,8 @@ import strata_engine_testing as engine
 
 from tests.model.loading import load, logits_of
 
-ARCHITECTURES = ("llama", "qwen3")
+ARCHITECTURES = ("llama", "qwen3", "qwen35")
+LAYERS = {"qwen35": 4}  # 3 in the others
 PROMPTS = ("p7", "p40eos", "p99")
 
 
@@ -27,6 +28,14 @@ def test_f32_logits_match(oracle: Path, prompt: str, isa: str) -> None:
     logits = logits_of(model, golden[f"{prompt}.tokens"])
     worst = float(np.abs(logits - golden[f"{prompt}.logits"]).max())
     assert worst <= 1e-3, f"largest difference {worst:.2e}"
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16])
+def test_chunks_give_the_same_bits(oracle: Path, chunk: int) -> None:
+    golden = np.load(oracle.with_suffix(".npz"))
+    model = load(oracle.with_suffix(".gguf"))
+    whole = logits_of(model, golden["p99.tokens"])
+    np.testing.assert_array_equal(logits_of(model, golden["p99.tokens"], chunk=chunk), whole)
 
 
 def test_f16_cache_stays_close(oracle: Path) -> None:
@@ -57,7 +66,7 @@ def test_logits_need_not_be_read_before_the_end(oracle: Path) -> None:
 def test_facts(oracle: Path) -> None:
     facts = engine.model_facts(str(oracle.with_suffix(".gguf")))
     assert facts["architecture"] == oracle.name.removeprefix("tiny-")
-    assert facts["layers"] == 3
+    assert facts["layers"] == LAYERS.get(facts["architecture"], 3)
     assert facts["vocab"] == 320
     assert facts["context"] == 4096
     assert facts["types"] == ["f32"]

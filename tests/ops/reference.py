@@ -7,7 +7,6 @@ engine/cpu/quantize.h without looking at the engine's code.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -403,25 +402,3 @@ def concat(rng: np.random.Generator, r: Request) -> Case:
         lambda: {"out": np.concatenate([x, y], axis=-1)},
         row_arrays=("x", "y", "out"),
     )
-
-
-CASES: dict[str, Callable[[np.random.Generator, Request], Case]] = {
-    "embed": embed,
-    "rms_norm": rms_norm_case,
-    "rms_norm_quantize": rms_norm_quantize,
-    "quantize": quantize_case,
-    "matmul": matmul,
-    "rope": rope,
-    "kv_append": kv_append,
-    "attention": attention,
-    "swiglu": swiglu,
-    "add": add,
-    "concat": concat,
-    "gather_rows": gather_rows,
-}
-
-
-def make_case(request: Request) -> Case:
-    """The case of a request; the same request always gives the same inputs."""
-    seed = zlib.crc32(repr(sorted(request.items())).encode())
-    return CASES[request["kind"]](np.random.default_rng(seed), request)

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.ops.reference import CASES, Arrays, Case, Request, make_case
+from tests.ops.cases import CASES, make_case
+from tests.ops.recurrent_cases import one_row_runs
+from tests.ops.reference import Arrays, Case, Request
 
 engine = pytest.importorskip("strata_engine_testing", reason="the engine's module is not built")
 
@@ -132,6 +134,17 @@ def test_row_alone_has_the_same_bits(entry: dict[str, Any], request_: Request) -
             alone = replace(case, arrays=case.arrays | written)
         for name in case.outputs:
             np.testing.assert_array_equal(alone.arrays[name], together[name])
+        return
+    if "runs" in case.arrays:
+        state = case.arrays["state"]
+        for row, run in one_row_runs(case):
+            alone = row_of(case, row)
+            arrays = alone.arrays | {"state": state, "runs": run}
+            written = launch(entry, replace(alone, arrays=arrays))
+            state = written["state"]
+            np.testing.assert_array_equal(written["out"][0], together["out"][row])
+        if request_["undo"] == 0:
+            np.testing.assert_array_equal(state, together["state"])
         return
     for row in range(request_["rows"]):
         single = launch(entry, row_of(case, row))
