@@ -19,10 +19,10 @@ LISTS = {LIST, "protocol/strata_protocol/decision_reasons.py"}
 # First parts of dotted texts that are no codes: keys of GGUF files, names of memory parts, of
 # control group files, of loggers, of OpenAI's objects.
 OTHER_FIRST = {
-    *("attention", "general", "nextn", "rope", "split", "tokenizer"),
+    *("attention", "general", "nextn", "rope", "split", "ssm", "tokenizer"),
     *("aiohttp", "asyncio", "chat", "memory", "strata", "weights"),
 }
-MEMORY_PARTS = {"drafter.activations", "drafter.kv", "drafter.logits"}
+MEMORY_PARTS = {"drafter.activations", "drafter.kv", "drafter.logits", "state.checkpoints"}
 FILE_NAME = re.compile(
     r".*\.(bin|cpp|gguf|gz|h|html|json|jsonl|lock|log|md|py|sock|toml|txt|weight)"
 )
