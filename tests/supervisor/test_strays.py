@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from strata.engines import strays
-from strata.engines.process import RUN_DIR_MARK
+from strata.engines.process import OWNER_MARK, RUN_DIR_MARK
+from strata.engines.stale import start_time
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
 
@@ -25,8 +26,12 @@ def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def sleeper(started: list[subprocess.Popen[bytes]], mark: str | None) -> subprocess.Popen[bytes]:
+def sleeper(
+    started: list[subprocess.Popen[bytes]], mark: str | None, owner: str | None = None
+) -> subprocess.Popen[bytes]:
     environment = {**os.environ, **({} if mark is None else {RUN_DIR_MARK: mark})}
+    if owner is not None:
+        environment[OWNER_MARK] = owner
     process = subprocess.Popen(["sleep", "60"], env=environment, start_new_session=True)
     started.append(process)
     return process
@@ -71,3 +76,25 @@ except ChildProcessError:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.stdout.strip() == "none left"
+
+
+def test_what_a_living_supervisor_started_is_left_to_it(
+    tmp_path: Path, sleepers: list[subprocess.Popen[bytes]]
+) -> None:
+    """Its lock is gone with the run directory that somebody removed; the engine is not."""
+    supervisor = sleeper(sleepers, None)
+    started = start_time(supervisor.pid)
+    assert started is not None
+    owners = {
+        "alive": f"{supervisor.pid} {started}",
+        "other process of that number": f"{supervisor.pid} {int(started) - 1}",
+        "ourselves": f"{os.getpid()} {start_time(os.getpid())}",
+        "unreadable": "x",
+    }
+    engines = {name: sleeper(sleepers, str(tmp_path), owner) for name, owner in owners.items()}
+    spared = engines.pop("alive")
+    assert strays.end_strays(tmp_path) == sorted(p.pid for p in engines.values())
+    assert spared.poll() is None
+    supervisor.kill()
+    supervisor.wait()
+    assert strays.end_strays(tmp_path) == [spared.pid]

@@ -21,11 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strata.engines.exits import Intent
+from strata.engines.stale import start_time
 from strata.errors import EngineStuckError
 
 PIPE_BYTES = 1 << 20
 RUN_DIR_MARK = "STRATA_RUN_DIR"  # in the environment of the engine and of all it starts
 EPOCH_MARK = "STRATA_EPOCH"
+OWNER_MARK = "STRATA_OWNER"  # the supervisor's pid and start time
 TERM_WAIT_S = 3.0
 KILL_WAIT_S = 10.0
 
@@ -178,7 +180,11 @@ def launch(
 
 
 def _marks(run_dir: Path, epoch: int) -> dict[str, str]:
-    return {RUN_DIR_MARK: str(run_dir), EPOCH_MARK: str(epoch)}
+    return {
+        RUN_DIR_MARK: str(run_dir),
+        EPOCH_MARK: str(epoch),
+        OWNER_MARK: f"{os.getpid()} {start_time(os.getpid())}",
+    }
 
 
 def _widen(fd: int) -> None:

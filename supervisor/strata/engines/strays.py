@@ -1,7 +1,9 @@
 """Processes that an engine has started and left behind, and engines that a killed supervisor left.
 
 They are known by the run directory in the environment that they inherited, never by name: while we
-hold that directory's lock and run no engine, whoever carries it is left over. The process is held
+hold that directory's lock and run no engine, whoever carries it is left over, unless the supervisor
+that started it lives: the lock of a directory that was removed and made anew keeps nobody out, so a
+live owner is looked for by pid and start time, and what is its own is left to it. The process is held
 by a descriptor while its environment is read, so that no other one of its number is ended. Linux
 only; elsewhere the process group and the record (stale.py) are all there is.
 """
@@ -15,9 +17,11 @@ import os
 import select
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-from strata.engines.process import EPOCH_MARK, RUN_DIR_MARK
+from strata.engines.process import EPOCH_MARK, OWNER_MARK, RUN_DIR_MARK
+from strata.engines.stale import start_time
 
 END_WAIT_S = 5.0
 REAP_WAIT_S = 1.0
@@ -93,11 +97,30 @@ def _open_marked(pid: int, marks: set[bytes]) -> int | None:
     except OSError:
         return None
     try:
-        if marks <= set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
-            return fd
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if marks <= set(environment):
+            if (owner := _living_owner(environment)) is None:
+                return fd
+            log.warning(
+                "process %d carries the mark of this run directory, but the supervisor %d that"
+                " started it is alive: it is left alone",
+                pid,
+                owner,
+            )
     except OSError:
         pass  # gone, or not ours to read
     os.close(fd)
+    return None
+
+
+def _living_owner(environment: Sequence[bytes]) -> int | None:
+    """The other supervisor that started a process and lives; None where there is none."""
+    prefix = f"{OWNER_MARK}=".encode()
+    for entry in environment:
+        if entry.startswith(prefix):
+            pid, _, started = entry[len(prefix) :].decode(errors="replace").partition(" ")
+            if pid.isdigit() and int(pid) != os.getpid() and start_time(int(pid)) == started:
+                return int(pid)
     return None
 
 
