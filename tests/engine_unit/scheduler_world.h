@@ -3,13 +3,17 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/loop/drafting.h"
 #include "engine/loop/scheduler.h"
 #include "engine/loop/step_runner.h"
+#include "engine/plan/step_plan.h"
 #include "tests/engine_unit/check.h"
 #include "tests/engine_unit/hash_runtime.h"
 
@@ -41,10 +45,23 @@ class World {
   public:
     explicit World(const SchedulerConfig& chosen)
         : config(chosen),
-          runtime(kVocab, chosen.pages, chosen.batch + chosen.prefill, chosen.gather_max),
+          plan(plan_of(chosen)),
+          runtime(kVocab,
+                  chosen.pages,
+                  plan.rows_max(),
+                  chosen.gather_max,
+                  chosen.spec == 0 ? 0 : draft_sequences_of(plan)),
           scheduler(chosen),
           runner(runtime),
-          reference_sampler(kVocab) {}
+          reference_sampler(kVocab) {
+        if (chosen.spec == 0) return;
+        drafting.emplace(*runtime.drafts(),
+                         kVocab,
+                         plan,
+                         scheduler.page_tables(),
+                         scheduler.page_table_stride(),
+                         [] { return uint64_t{0}; });
+    }
 
     // What the request yields alone.
     Expected expect(const std::vector<int32_t>& prompt, const SamplingParams& params) {
@@ -114,7 +131,8 @@ class World {
                                  credit,
                                  now_us,
                                  std::move(tokens),
-                                 std::move(state)},
+                                 std::move(state),
+                                 may_draft},
                          now_us,
                          effects);
         take_effects();
@@ -136,17 +154,20 @@ class World {
     // One step; false when the scheduler has nothing to do.
     bool step() {
         now_us += 1000;
+        if (drafting) propose();
         const Step& step = scheduler.plan(now_us);
         const RowView& rows = step.rows;
-        CHECK(rows.rows <= config.batch + config.prefill);
-        CHECK(chunk_rows(rows) <= config.prefill, chunk_rows(rows));
+        CHECK(rows.rows <= plan.rows_max());
+        CHECK(chunk_rows(step) <= config.prefill, chunk_rows(step));
         CHECK(rows.gather_rows <= config.gather_max && step.gathers.size() == rows.gather_rows);
         CHECK(std::is_sorted(rows.gather, rows.gather + rows.gather_rows));
         CHECK(scheduler.running_count() <= config.batch);
         if (rows.rows == 0) return false;
         step_rows.push_back(rows.rows);
         try {
-            scheduler.complete(runner.run(step), now_us, effects);
+            const std::span<const Outcome> outcomes = runner.run(step);
+            if (drafting) absorb(scheduler.advance(outcomes));
+            scheduler.complete(outcomes, now_us, effects);
         } catch (const Error& error) {
             for (auto& [rid, tracked] : requests)
                 tracked.may_fail = tracked.may_fail || tracked.is_live();
@@ -181,10 +202,17 @@ class World {
     }
 
     SchedulerConfig config;
+    ModePlan plan;
     HashRuntime runtime;
     Scheduler scheduler;
     StepRunner runner;
     Sampler reference_sampler;
+    std::optional<Drafting> drafting;
+    bool may_draft = true;  // the next request
+    // How many of `limit` drafts a sequence gets.
+    std::function<uint32_t(uint32_t limit)> depth = [](uint32_t limit) { return limit; };
+    uint64_t drafts_verified = 0;
+    uint64_t drafts_accepted = 0;
     Effects effects;
     std::map<uint64_t, Tracked> requests;
     std::vector<uint32_t> step_rows;
@@ -192,13 +220,64 @@ class World {
     uint64_t now_us = 1;
 
   private:
-    // Rows of sequences that have more than one in the step: prompt rows for certain.
-    static uint32_t chunk_rows(const RowView& rows) {
+    static ModePlan plan_of(const SchedulerConfig& config) {
+        ModePlan plan;
+        plan.batch = config.batch;
+        plan.prefill = config.prefill;
+        plan.max_context = config.max_context;
+        plan.kv_tokens = uint64_t{config.pages} * kPageTokens;
+        plan.spec = config.spec;
+        plan.batch_mtp = config.batch_mtp;
+        return plan;
+    }
+
+    // Rows of sequences that have more than one in the step, but for those with drafts, whose rows
+    // all choose a token: prompt rows for certain.
+    static uint32_t chunk_rows(const Step& step) {
         std::map<uint32_t, uint32_t> of_sequence;
-        for (uint32_t row = 0; row < rows.rows; ++row) ++of_sequence[rows.sequences[row]];
+        for (uint32_t row = 0; row < step.rows.rows; ++row) {
+            ++of_sequence[step.rows.sequences[row]];
+        }
+        std::map<uint32_t, uint32_t> sampled;
+        for (const Gather& gather : step.gathers) {
+            if (gather.use == GatherUse::Sample) ++sampled[gather.sequence->slot];
+        }
         uint32_t total = 0;
-        for (const auto& [sequence, count] : of_sequence) total += count > 1 ? count : 0;
+        for (const auto& [sequence, count] : of_sequence) {
+            const bool has_drafts = sampled.contains(sequence) && sampled.at(sequence) > 1;
+            if (has_drafts) CHECK(sampled.at(sequence) == count, count);
+            total += count > 1 && !has_drafts ? count : 0;
+        }
         return total;
+    }
+
+    void propose() {
+        const std::span<const DraftCandidate> candidates = scheduler.plan_drafts(now_us);
+        CHECK(config.batch_mtp || candidates.size() <= 1);
+        std::vector<uint32_t> depths;
+        for (const DraftCandidate& candidate : candidates) {
+            CHECK(candidate.limit >= 1 && candidate.limit <= config.spec, candidate.limit);
+            depths.push_back(depth(candidate.limit));
+        }
+        drafting->draft(candidates, depths);
+    }
+
+    void absorb(std::span<const Advance> advances) {
+        for (const Advance& advance : advances) {
+            const Sequence& sequence = *advance.sequence;
+            CHECK(advance.rejected == sequence.step_drafts - sequence.step_accepted);
+            drafts_verified += sequence.step_drafts;
+            drafts_accepted += sequence.step_accepted;
+            // The drafter knows what the model finds best; only what is chosen otherwise, or not
+            // at all, may differ.
+            const SamplingParams& params = sequence.request.params();
+            const bool is_certain = params.temperature == 0 && params.stop_ids.empty() &&
+                                    params.repetition_penalty == 1 &&
+                                    params.frequency_penalty == 0 && runtime.poison_every == 0 &&
+                                    runtime.misguess_every == 0;
+            if (is_certain) CHECK(advance.rejected == 0, sequence.request.rid, sequence.computed);
+        }
+        drafting->absorb(advances);
     }
 
     void take_effects() {
@@ -246,6 +325,8 @@ class World {
         tracked.done.push_back(done);
         CHECK(done.output_tokens == tracked.delivered.size(), done.rid);
         CHECK(done.prompt_tokens == tracked.prompt.size(), done.rid);
+        CHECK(done.accepted_tokens <= done.drafted_tokens, done.rid);
+        CHECK(done.accepted_tokens <= done.output_tokens, done.rid);
         CHECK(done.cached_tokens < std::max<size_t>(tracked.prompt.size() + 1, 1), done.rid);
         const bool is_early = done.reason == protocol::FinishReason::Cancelled ||
                               done.code == "context_length_exceeded" ||

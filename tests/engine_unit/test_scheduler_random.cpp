@@ -1,5 +1,6 @@
 // Random schedules, two thousand seeds: whatever arrives, leaves, pauses, fails or is preempted,
-// each request gets exactly what it gets alone, one DONE, and no page stays behind.
+// each request gets exactly what it gets alone, one DONE, and no page stays behind. Three in four
+// have drafts; a drafter that could know the next token then knows it.
 #include <random>
 
 #include "tests/engine_unit/scheduler_world.h"
@@ -11,6 +12,8 @@ class Schedule {
     explicit Schedule(uint64_t seed) : random_(seed), world_(make_config()) {
         world_.runtime.poison_every = one_in(4) ? 200 : 0;
         may_fault_ = one_in(4);
+        world_.runtime.misguess_every = one_in(2) ? between(2, 6) : 0;
+        world_.depth = [this](uint32_t limit) { return one_in(3) ? between(0, limit) : limit; };
         // Short prompts with long answers outgrow the pool together; long prompts reuse and share.
         prompt_max_ = between(1, one_in(3) ? 20 : world_.scheduler.context() + 10);
     }
@@ -33,6 +36,8 @@ class Schedule {
 
     uint64_t preemptions() const { return world_.scheduler.totals().preemptions; }
     uint64_t cached_tokens() const { return world_.scheduler.totals().cached_tokens; }
+    uint64_t drafts_verified() const { return world_.drafts_verified; }
+    uint64_t drafts_accepted() const { return world_.drafts_accepted; }
 
   private:
     uint32_t between(uint32_t low, uint32_t high) {
@@ -48,7 +53,11 @@ class Schedule {
         const uint32_t pages_each = (config.max_context + kPageTokens - 1) / kPageTokens;
         config.pages = one_in(8) ? between(1, pages_each)
                                  : between(pages_each, pages_each * (one_in(3) ? 3 : 1) + 2);
-        config.gather_max = config.batch + (one_in(2) ? 0 : between(1, 40));
+        config.spec = one_in(4) ? 0 : between(1, kSpecMax);
+        config.batch_mtp = config.spec > 0 && !one_in(4);
+        const uint32_t gather_min =
+            config.batch_mtp ? config.batch * (config.spec + 1) : config.batch + config.spec;
+        config.gather_max = gather_min + (one_in(2) ? 0 : between(1, 40));
         config.prefix_cache = !one_in(5);
         if (one_in(10)) config.waiting_max = 2;
         return config;
@@ -78,6 +87,7 @@ class Schedule {
         params.ignore_eos = one_in(6);
         if (one_in(3)) params.logprobs = static_cast<int32_t>(between(0, 5));
         if (one_in(5)) params.prompt_logprobs = static_cast<int32_t>(between(0, 5));
+        world_.may_draft = !one_in(6);
         const uint32_t credit = one_in(4) ? between(0, 40) : 0xFFFF'FFFF;
         const uint32_t resumed = one_in(4) ? between(0, 30) : 0;
         world_.submit(std::move(prompt), params, credit, one_in(4) ? between(0, 2) : 0, resumed);
@@ -120,12 +130,16 @@ class Schedule {
 TEST(random_schedules) {
     uint64_t preemptions = 0;
     uint64_t cached_tokens = 0;
+    uint64_t verified = 0;
+    uint64_t accepted = 0;
     for (uint64_t seed = 1; seed <= 2000; ++seed) {
         try {
             Schedule schedule(seed);
             schedule.run();
             preemptions += schedule.preemptions();
             cached_tokens += schedule.cached_tokens();
+            verified += schedule.drafts_verified();
+            accepted += schedule.drafts_accepted();
         } catch (const Failed& failure) {
             throw Failed("seed " + std::to_string(seed) + ": " + failure.what());
         }
@@ -133,6 +147,8 @@ TEST(random_schedules) {
     // The seeds must reach what they are there to test.
     CHECK(preemptions > 100, preemptions);
     CHECK(cached_tokens > 25'000, cached_tokens);
+    CHECK(verified > 100'000, verified);
+    CHECK(accepted > 50'000 && accepted < verified, accepted);
 }
 
 }  // namespace strata::testing
