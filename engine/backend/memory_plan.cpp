@@ -73,6 +73,10 @@ void append_parts(std::vector<MemoryPart>& parts, const DraftMemory& draft) {
                          " bytes a token; resident as used"});
     parts.push_back({"drafter.activations", draft.activation_bytes, "buffers of one draft step"});
     parts.push_back({"drafter.logits", draft.logits_bytes, "rows of logits of one draft step"});
+    parts.push_back({"drafter.hidden",
+                     draft.hidden_bytes,
+                     "hidden states that wait for the draft layer, and one for each page of keys; "
+                     "resident as used"});
 }
 
 }  // namespace
@@ -98,6 +102,10 @@ void plan_pools(MemoryPlan& memory,
     const Hparams& drafters = drafter->hparams();
     memory.draft->kv_token_bytes = kv_token_bytes(drafters, plan.kv, drafters.draft_layers);
     memory.draft->kv_bytes = 2 * drafters.draft_layers * kv_layer_bytes(drafters, plan);
+    memory.draft->hidden_token_bytes =
+        (drafters.width * sizeof(float) + kPageTokens - 1) / kPageTokens;
+    memory.draft->hidden_bytes =
+        waiting_hidden_bytes(plan, drafters.width) + page_hidden_bytes(plan, drafters.width);
 }
 
 MemoryPlan plan_memory(const Model& model,

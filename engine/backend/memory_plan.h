@@ -21,10 +21,12 @@ struct DraftMemory {
     uint64_t logits_bytes = 0;
     uint64_t kv_token_bytes = 0;
     uint64_t kv_bytes = 0;
+    uint64_t hidden_token_bytes = 0;  // of the pool's, rounded up
+    uint64_t hidden_bytes = 0;        // of sequences and of the pool's pages, kept by the loop
 
     uint64_t bytes_without_kv() const {
         return mapped_bytes + copied_bytes + packed_bytes + vector_bytes + activation_bytes +
-               logits_bytes;
+               logits_bytes + hidden_bytes;
     }
 };
 
@@ -45,9 +47,9 @@ struct MemoryPlan {
     uint64_t checkpoint_bytes = 0;  // of the states kept for the prefix cache
     std::optional<DraftMemory> draft;
 
-    // Keys and values of one token in all layers, the drafter's included.
+    // Keys and values of one token in all layers, and what a drafter adds.
     uint64_t pool_token_bytes() const {
-        return kv_token_bytes + (draft ? draft->kv_token_bytes : 0);
+        return kv_token_bytes + (draft ? draft->kv_token_bytes + draft->hidden_token_bytes : 0);
     }
 
     uint64_t bytes_without_kv() const {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/backend/cpu_runtime.h"
@@ -98,15 +99,7 @@ class LoadedModel {
                             const Array<uint32_t>& gather) {
         check_tokens(tokens);
         check_step(tokens, positions, sequences, page_tables, gather);
-        strata::RowView view;
-        view.rows = static_cast<uint32_t>(tokens.size());
-        view.tokens = tokens.data();
-        view.positions = positions.data();
-        view.sequences = sequences.data();
-        view.page_tables = page_tables.data();
-        view.page_table_stride = static_cast<uint32_t>(page_tables.shape(1));
-        view.gather = gather.data();
-        view.gather_rows = static_cast<uint32_t>(gather.size());
+        const strata::RowView view = view_of(tokens, positions, sequences, page_tables, gather);
         const uint32_t vocab = runtime_.vocab();
         py::array_t<float> out({gather.size(), static_cast<py::ssize_t>(vocab)});
         float* to = out.mutable_data();
@@ -116,6 +109,51 @@ class LoadedModel {
             std::copy_n(runtime_.logits(i), vocab, to + uint64_t{i} * vocab);
         }
         return out;
+    }
+
+    // Hidden states of the rows of the last step: [rows, width].
+    py::array_t<float> hidden(uint32_t rows) {
+        strata::DraftSteps& drafts = drafts_of();
+        if (rows > runtime_.rows_max()) fail("rows", "more rows than a step has");
+        const auto width = static_cast<py::ssize_t>(drafts.width());
+        py::array_t<float> out({static_cast<py::ssize_t>(rows), width});
+        for (uint32_t row = 0; row < rows; ++row) {
+            std::copy_n(drafts.model_hidden(row), width, out.mutable_data(row));
+        }
+        return out;
+    }
+
+    // One step of the drafter: (logits [gather, vocab], hidden states [gather, width]).
+    std::pair<py::array_t<float>, py::array_t<float>> draft(const Array<int32_t>& tokens,
+                                                            const Array<uint32_t>& positions,
+                                                            const Array<uint32_t>& sequences,
+                                                            const Array<uint32_t>& page_tables,
+                                                            const Array<uint32_t>& gather,
+                                                            const Array<float>& hidden) {
+        strata::DraftSteps& drafts = drafts_of();
+        check_tokens(tokens);
+        check_step(tokens, positions, sequences, page_tables, gather);
+        const auto width = static_cast<py::ssize_t>(drafts.width());
+        if (gather.size() > drafts.gather_max() || hidden.ndim() != 2 ||
+            hidden.shape(0) != tokens.size() || hidden.shape(1) != width) {
+            fail("draft",
+                 "at most " + std::to_string(drafts.gather_max()) +
+                     " gathered rows, and a hidden " + "state of " + std::to_string(width) +
+                     " elements for each row");
+        }
+        for (py::ssize_t row = 0; row < tokens.size(); ++row) {
+            std::copy_n(hidden.data(row), width, drafts.input(static_cast<uint32_t>(row)));
+        }
+        const strata::RowView view = view_of(tokens, positions, sequences, page_tables, gather);
+        drafts.step(view);
+        const uint32_t vocab = runtime_.vocab();
+        py::array_t<float> logits({gather.size(), static_cast<py::ssize_t>(vocab)});
+        py::array_t<float> recycled({gather.size(), width});
+        for (uint32_t i = 0; i < view.gather_rows; ++i) {
+            std::copy_n(drafts.logits(i), vocab, logits.mutable_data(i));
+            std::copy_n(drafts.hidden(i), width, recycled.mutable_data(i));
+        }
+        return {logits, recycled};
     }
 
     py::list ops() const { return ops_list(runtime_.step_plan(), runtime_.resolution()); }
@@ -131,6 +169,28 @@ class LoadedModel {
     static strata::ModePlan validated(const strata::Model& model, const strata::ModePlan& plan) {
         strata::validate_plan(model, plan);
         return plan;
+    }
+
+    static strata::RowView view_of(const Array<int32_t>& tokens,
+                                   const Array<uint32_t>& positions,
+                                   const Array<uint32_t>& sequences,
+                                   const Array<uint32_t>& page_tables,
+                                   const Array<uint32_t>& gather) {
+        strata::RowView view;
+        view.rows = static_cast<uint32_t>(tokens.size());
+        view.tokens = tokens.data();
+        view.positions = positions.data();
+        view.sequences = sequences.data();
+        view.page_tables = page_tables.data();
+        view.page_table_stride = static_cast<uint32_t>(page_tables.shape(1));
+        view.gather = gather.data();
+        view.gather_rows = static_cast<uint32_t>(gather.size());
+        return view;
+    }
+
+    strata::DraftSteps& drafts_of() {
+        if (runtime_.drafts() == nullptr) fail("draft", "the plan has no drafts");
+        return *runtime_.drafts();
     }
 
     [[noreturn]] static void fail(const char* what, const std::string& text) {
@@ -221,6 +281,20 @@ void bind_model(py::module_& m) {
              arg("page_tables"),
              arg("gather"),
              "One step over rows of any sequences: f32 [gathered rows, vocab].")
+        .def("hidden",
+             &LoadedModel::hidden,
+             arg("rows"),
+             "Hidden states of the first rows of the last step: f32 [rows, width].")
+        .def(
+            "draft",
+            &LoadedModel::draft,
+            arg("tokens"),
+            arg("positions"),
+            arg("sequences"),
+            arg("page_tables"),
+            arg("gather"),
+            arg("hidden"),
+            "One step of the drafter: (logits [gathered, vocab], hidden states [gathered, width]).")
         .def_property_readonly("ops", &LoadedModel::ops)
         .def_property_readonly("plan", &LoadedModel::plan)
         .def_property_readonly("memory", &LoadedModel::memory)

@@ -207,7 +207,8 @@ ExitCode serve(Backend& backend,
     const protocol::Limits limits = channel.offered_limits();
     // The loop stands before READY is sent: what comes next finds it.
     beacon.set_plan(summary(plan));
-    EngineLoop loop(channel, inbox, vitals, beacon, *loaded.runtime, plan, limits);
+    EngineLoop loop(
+        channel, inbox, vitals, beacon, *loaded.runtime, plan, limits, options.fixed_drafts);
     channel.send(protocol::Ready{to_wire(plan),
                                  load_ms,
                                  ms_since(warm_begin),

@@ -16,6 +16,7 @@ namespace strata {
 struct BootOptions {
     std::string build;                         // version and build id
     std::vector<std::string> without_kernels;  // besides those of OFFER
+    bool fixed_drafts = false;                 // as many drafts as the plan has in every step
 };
 
 // Runs the engine to its end and returns how it ended; REFUSE or DYING are sent where the outcome

@@ -42,7 +42,8 @@ EngineLoop::EngineLoop(Channel& channel,
                        Beacon& beacon,
                        Runtime& runtime,
                        const ModePlan& plan,
-                       const protocol::Limits& limits)
+                       const protocol::Limits& limits,
+                       bool has_fixed_drafts)
     : channel_(channel),
       inbox_(inbox),
       vitals_(vitals),
@@ -51,6 +52,7 @@ EngineLoop::EngineLoop(Channel& channel,
       intake_(scheduler_, runtime.vocab(), serving_modes(plan)),
       runtime_(runtime),
       runner_(runtime),
+      has_fixed_drafts_(has_fixed_drafts),
       sender_(channel, limits),
       step_bytes_max_(EventSender::step_bytes_max(plan.batch, runtime.gather_max())) {
     STRATA_ASSERT(plan.rows_max() <= runtime.rows_max(), "the runtime is built for the plan");
@@ -64,6 +66,7 @@ EngineLoop::EngineLoop(Channel& channel,
                       scheduler_.page_table_stride(),
                       monotonic_us);
     draft_rids_.reserve(plan.batch);
+    fixed_depths_.reserve(plan.batch);
 }
 
 protocol::ExitCode EngineLoop::run() {
@@ -170,7 +173,13 @@ void EngineLoop::propose_drafts(uint64_t counter, uint64_t now_us) {
         draft_rids_.push_back(candidate.sequence->request.rid);
     }
     beacon_.begin_step(counter, BeaconPhase::Draft, draft_rids_);
-    drafting_->propose(candidates, scheduler_.running_count());
+    if (!has_fixed_drafts_) {
+        drafting_->propose(candidates, scheduler_.running_count());
+        return;
+    }
+    fixed_depths_.clear();
+    for (const DraftCandidate& candidate : candidates) fixed_depths_.push_back(candidate.limit);
+    drafting_->draft(candidates, fixed_depths_);
 }
 
 void EngineLoop::run(const Step& step, uint64_t begin_us) {

@@ -25,14 +25,16 @@ namespace strata {
 
 class EngineLoop {
   public:
-    // All references outlive the loop. `plan` is what READY said.
+    // All references outlive the loop. `plan` is what READY said. `has_fixed_drafts`: each sequence
+    // drafts as much as it may, not as much as pays.
     EngineLoop(Channel& channel,
                Inbox& inbox,
                Vitals& vitals,
                Beacon& beacon,
                Runtime& runtime,
                const ModePlan& plan,
-               const protocol::Limits& limits);
+               const protocol::Limits& limits,
+               bool has_fixed_drafts = false);
 
     // Serves until drained (Ok) or until the device fails (its code; DYING is sent).
     protocol::ExitCode run();
@@ -57,6 +59,8 @@ class EngineLoop {
     Runtime& runtime_;
     StepRunner runner_;
     std::optional<Drafting> drafting_;  // with plan.spec > 0
+    bool has_fixed_drafts_;
+    std::vector<uint32_t> fixed_depths_;
     std::vector<uint64_t> draft_rids_;
     EventSender sender_;
     Effects effects_;

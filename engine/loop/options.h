@@ -21,6 +21,7 @@ struct Options {
     AssumedFacts assumed;    // of its device
     std::string isa = "auto";
     std::vector<std::string> without_kernels;
+    bool fixed_drafts = false;
     WantedModes want;  // for --plan; serving takes it from OFFER
 };
 

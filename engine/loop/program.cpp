@@ -52,7 +52,7 @@ ExitCode print_plan(const Backend& backend, const Options& options) {
     Vitals vitals;
     route_signals(inbox);
     Channel channel(pipes.command_fd, pipes.event_fd, inbox, vitals);
-    const BootOptions boot{build_id(), options.without_kernels};
+    const BootOptions boot{build_id(), options.without_kernels, options.fixed_drafts};
     try {
         channel.leave(serve(backend, boot, channel, inbox, vitals, beacon));
     } catch (const Error& error) {

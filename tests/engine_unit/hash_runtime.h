@@ -73,8 +73,8 @@ class HashRuntime final : public Runtime {
     };
     void reference_logits(const History& history, float* out) const { fill(history.seen, out); }
 
-    bool fault_next = false;    // the next step throws
-    uint64_t poison_every = 0;  // one history in so many gives NaN
+    bool fault_next = false;      // the next step throws
+    uint64_t poison_every = 0;    // one history in so many gives NaN
     uint64_t misguess_every = 0;  // behind one history in so many the drafter guesses wrongly
 
   private:

@@ -128,12 +128,14 @@ def test_memory_names_the_parts_of_drafts(tmp_path: Path) -> None:
     drafts = {n: b for n, b in result["memory"].items() if n.startswith("drafter.")}
     assert set(drafts) == {
         *("drafter.weights.mapped", "drafter.weights.packed", "drafter.kv"),
-        *("drafter.activations", "drafter.logits"),
+        *("drafter.activations", "drafter.logits", "drafter.hidden"),
     }
     # f16 keys and values of one layer, in the pages of the model's pool.
     assert drafts["drafter.kv"] == 2 * 1024 * SHAPE.kv_heads * SHAPE.head_dim * 2
     assert result["memory"]["kv"] == plain["kv"] == SHAPE.layers * drafts["drafter.kv"]
     assert drafts["drafter.logits"] == 4 * SHAPE.vocab * 4
+    # A page of hidden states for each sequence, and the last one of each of 32 pages.
+    assert drafts["drafter.hidden"] == (4 * 32 + 1024 // 32) * SHAPE.width * 4
     # The tied head is packed once for both; the drafter pays for its own layer.
     head = SHAPE.vocab * SHAPE.width
     assert result["weights"]["drafters_packed_bytes"] < 1.2 * (64 * (128 + 64 * 3 + 128 * 3))
