@@ -55,9 +55,7 @@ class Sequence:
         return logits, recycled
 
 
-def test_hidden_states_of_every_row(
-    model: engine.LoadedModel, golden: dict[str, ARRAY]
-) -> None:
+def test_hidden_states_of_every_row(model: engine.LoadedModel, golden: dict[str, ARRAY]) -> None:
     tokens = golden["tokens"]
     sequence = Sequence(model)
     model.step(*sequence.rows(tokens, 0), np.array([len(tokens) - 1], dtype=np.uint32))
