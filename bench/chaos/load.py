@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
+from dataclasses import dataclass, field
 
 import aiohttp
 import psutil
@@ -26,11 +28,33 @@ RSS_MIB = 90.0
 JOURNAL_MIB = 0.0  # 64 streams of some thousand tokens are far below one
 
 
+@dataclass
+class _Offered:
+    """What several clients saw together."""
+
+    latencies: list[float] = field(default_factory=list)
+    statuses: dict[str, int] = field(default_factory=dict)
+    answered_per_s: float = 0.0
+    late_s: list[float] = field(default_factory=list)  # of the clients' own turns
+    cpu_s: float = 0.0  # of the clients
+
+    def facts(self, service_cpu_s: float) -> dict[str, object]:
+        count = max(len(self.latencies), 1)
+        return {
+            **milliseconds(self.latencies),
+            "statuses": self.statuses,
+            "answered_per_s": round(self.answered_per_s),
+            "service_us_per_answer": round(service_cpu_s / count * 1e6, 1),
+            "client_us_per_request": round(self.cpu_s / count * 1e6, 1),
+            "client_late_ms_p99": round(percentile(self.late_s, 99) * 1e3, 2),
+        }
+
+
 async def rejection(bench: Bench) -> Figure:
-    """A service whose engine is busy and whose line has no place, at several rates."""
+    """A service whose engine is busy and whose line has no place, at several rates. The clients
+    keep to one core where there are two."""
     facts: dict[str, object] = {}
-    last: list[float] = []
-    rejected = answered = 0
+    offered = _Offered()
     epoch = EpochScript(batch=1, step_ms=50, max_context=200_000)
     flags = ("--batch", "1", "--queue-requests", "0", "--log-level", "error")
     async with (
@@ -40,15 +64,16 @@ async def rejection(bench: Bench) -> Figure:
     ):
         busy = [tasks.create_task(_occupy(session, service)) for _ in range(3)]
         await _until_full(session, service)
+        core = _last_core()
+        supervisor = psutil.Process(service.pid)
         for rate in (RATE / 8, RATE / 2, RATE):
-            last, statuses, achieved = await _offer(service, rate, bench.scale.load_s)
-            answered, rejected = sum(statuses.values()), statuses.get("503", 0)
-            facts[f"{rate:g}/s"] = {
-                **milliseconds(last), "statuses": statuses, "answered_per_s": round(achieved),
-            }  # fmt: skip
+            before_s = sum(supervisor.cpu_times()[:2])
+            offered = await _offer(service, rate, bench.scale.load_s, core)
+            facts[f"{rate:g}/s"] = offered.facts(sum(supervisor.cpu_times()[:2]) - before_s)
         for task in busy:
             task.cancel()
-    p99 = percentile(last, 99)
+    p99 = percentile(offered.latencies, 99)
+    answered, rejected = sum(offered.statuses.values()), offered.statuses.get("503", 0)
     wanted = int(RATE * bench.scale.load_s / PROCESSES) * PROCESSES
     return Figure(
         "rejection latency p99 at 2000 requests/s offered", "10 ms",
@@ -79,29 +104,36 @@ async def _until_full(session: aiohttp.ClientSession, service: Served) -> None:
                 raise RuntimeError(f"the service is not full: {response.status}")
 
 
-async def _offer(
-    service: Served, rate: float, seconds: float
-) -> tuple[list[float], dict[str, int], float]:
-    """Latencies, statuses and answers per second of several processes together."""
+def _last_core() -> int | None:
+    """Where all clients run, so that the service has the others to itself. None where there is one
+    core, or the system cannot tell."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[-1] if len(cores) > 1 else None
+
+
+async def _offer(service: Served, rate: float, seconds: float, core: int | None) -> _Offered:
+    """Several clients, each a process, together at `rate`."""
     processes = [
         await asyncio.create_subprocess_exec(
             sys.executable, "-m", "bench.chaos.offer", service.url, str(rate / PROCESSES),
-            str(seconds), str(CONNECTIONS), stdout=asyncio.subprocess.PIPE, cwd=REPOSITORY,
-            env={"PYTHONPATH": PYTHONPATH},
+            str(seconds), str(CONNECTIONS), *(() if core is None else (str(core),)),
+            stdout=asyncio.subprocess.PIPE, cwd=REPOSITORY, env={"PYTHONPATH": PYTHONPATH},
         )
         for _ in range(PROCESSES)
     ]  # fmt: skip
-    latencies: list[float] = []
-    statuses: dict[str, int] = {}
-    achieved = 0.0
+    offered = _Offered()
     for process in processes:
         out, _ = await process.communicate()
         found = json.loads(out)
-        latencies += found["latencies_s"]
-        achieved += len(found["latencies_s"]) / found["seconds"]
+        offered.latencies += found["latencies_s"]
+        offered.late_s += found["late_s"]
+        offered.cpu_s += found["cpu_s"]
+        offered.answered_per_s += len(found["latencies_s"]) / found["seconds"]
         for status, count in found["statuses"].items():
-            statuses[status] = statuses.get(status, 0) + count
-    return latencies, statuses, achieved
+            offered.statuses[status] = offered.statuses.get(status, 0) + count
+    return offered
 
 
 async def supervisor_cost(bench: Bench) -> Figure:

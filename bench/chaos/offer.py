@@ -1,15 +1,18 @@
 """Offers requests at a fixed rate, come what may, from one process; used by load.py in several.
 
-    python -m bench.chaos.offer URL RATE SECONDS CONNECTIONS
+    python -m bench.chaos.offer URL RATE SECONDS CONNECTIONS [CORE]
 
 An open loop: request i is due at i / RATE, and its latency counts from then, so that waiting for a
-free connection or for this very client is part of it. Prints one JSON line.
+free connection or for this very client is part of it. So what this client costs is told beside it:
+its processor time, and how late it got its own turns. It runs on CORE where one is given. Prints
+one JSON line.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from collections import Counter, deque
@@ -34,6 +37,7 @@ class Offer:
         self.statuses: Counter[str] = Counter()
         self.sent = 0
         self.lost = 0
+        self.late_s: list[float] = []  # of this process' own turns
 
     def send_due(self) -> None:
         while self.due and self.free:
@@ -44,7 +48,7 @@ class Offer:
         loop = asyncio.get_running_loop()
         for _ in range(connections):
             await loop.create_connection(lambda: Connection(self), self.host, self.port)
-        begin = time.perf_counter()
+        begin, begin_cpu_s = time.perf_counter(), time.process_time()
         total, offered = int(rate * seconds), 0
         while offered < total:
             now = time.perf_counter() - begin
@@ -52,7 +56,9 @@ class Offer:
                 self.due.append(begin + offered / rate)
                 offered += 1
             self.send_due()
+            due_s = time.perf_counter() + TICK_S
             await asyncio.sleep(TICK_S)
+            self.late_s.append(time.perf_counter() - due_s)
         end = time.perf_counter() + GRACE_S
         while len(self.latencies) + self.lost < total and time.perf_counter() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -63,6 +69,8 @@ class Offer:
             "statuses": dict(self.statuses),
             "lost": total - len(self.latencies),
             "seconds": answered_s,
+            "late_s": [round(x, 6) for x in self.late_s],
+            "cpu_s": time.process_time() - begin_cpu_s,
         }
 
 
@@ -105,7 +113,9 @@ class Connection(asyncio.Protocol):
 
 
 def main() -> None:
-    url, rate, seconds, connections = sys.argv[1:]
+    url, rate, seconds, connections, *core = sys.argv[1:]
+    if core:
+        os.sched_setaffinity(0, {int(core[0])})
     offer = Offer(url)
     print(json.dumps(asyncio.run(offer.run(float(rate), float(seconds), int(connections)))))
 
