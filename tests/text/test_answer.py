@@ -86,7 +86,14 @@ def test_the_answer_is_over_after_as_many_calls_as_may_be() -> None:
     assert not one.is_over
     one.feed("}}")
     assert one.is_over
-    assert one.finish(is_whole=False) == []
+    assert one.feed(" and more") == one.finish(is_whole=False) == []
+    one_call = AnswerShape(tools=TOOLS, calls_max=1)
+    two = in_json("f", {}) + in_json("f", {"i": 1})
+    assert parse([two], one_call) == (call("f", "{}"), True)
+    # One that was broken off was the one that may be: what follows is text.
+    broken = '<tool_call>{"name": "f", "arguments": {?' + in_json("f", {})
+    expected = [*call("f", "{"), Content("?" + in_json("f", {}))]
+    assert parse([broken], one_call) == parse(list(broken), one_call) == (expected, False)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +147,11 @@ PIECES = st.sampled_from(
 @given(
     pieces=st.lists(PIECES, max_size=12),
     shape=st.builds(
-        AnswerShape, st.booleans(), st.sampled_from([None, TOOLS]), st.sampled_from(ToolForm)
+        AnswerShape,
+        thinks=st.booleans(),
+        tools=st.sampled_from([None, TOOLS]),
+        form=st.sampled_from(ToolForm),
+        calls_max=st.sampled_from([0, 1]),
     ),
     is_opened=st.booleans(),
     is_whole=st.booleans(),
@@ -159,3 +170,4 @@ def test_cuts_do_not_matter(
     assert shape.thinks or Reasoning not in kinds
     assert shape.tools is not None or CallBegan not in kinds
     assert not whole[1] or CallBegan in kinds
+    assert shape.calls_max == 0 or sum(isinstance(p, CallBegan) for p in whole[0]) <= 1

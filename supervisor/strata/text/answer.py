@@ -67,8 +67,7 @@ class AnswerParser:
     @property
     def is_over(self) -> bool:
         """The answer has all the calls that it may have: what follows is of no use."""
-        most, calls = self._shape.calls_max, self._calls
-        return calls is not None and 0 < most <= calls.finished
+        return self._calls is not None and self._calls.is_over
 
     @property
     def has_called(self) -> bool:
@@ -130,7 +129,12 @@ def _build_parser(shape: AnswerShape, tools: Toolset) -> ToolCallParser:
     if name is not None:
         read = read_forced_json_call if shape.form is ToolForm.JSON else read_forced_xml_call
         forced = CallScan(lambda call: read(call, tools, name))
-    return ToolCallParser(tools, is_bare_allowed=shape.form is ToolForm.XML, forced=forced)
+    return ToolCallParser(
+        tools,
+        is_bare_allowed=shape.form is ToolForm.XML,
+        calls_max=shape.calls_max,
+        forced=forced,
+    )
 
 
 class _SuspectedCalls:

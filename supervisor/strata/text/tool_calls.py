@@ -38,13 +38,20 @@ class ToolCallParser:
     """The state of one answer. `feed` pieces, then `finish` once at the end."""
 
     def __init__(
-        self, tools: Toolset, *, is_bare_allowed: bool, forced: CallScan | None = None
+        self,
+        tools: Toolset,
+        *,
+        is_bare_allowed: bool,
+        calls_max: int = 0,
+        forced: CallScan | None = None,
     ) -> None:
         """`is_bare_allowed`: a line that begins with `<function=` is a call without `<tool_call>`
-        before it, which models of the XML form tend to leave out. `forced`: the call whose
-        beginning stands in the prompt."""
+        before it, which models of the XML form tend to leave out. `calls_max`: no more calls than
+        that begin (0: no limit), and when they are finished, nothing after them is of any use.
+        `forced`: the call whose beginning stands in the prompt."""
         self._tools = tools
         self._is_bare_allowed = is_bare_allowed
+        self._calls_max = calls_max
         self._held = ""  # text that has not been decided
         self._before = "\n"  # the character before `_held`
         self._awaits_close = False  # a call has just ended: its closing tag may follow
@@ -60,14 +67,21 @@ class ToolCallParser:
         """There are calls, and all that were begun are finished."""
         return 0 < self.begun == self.finished
 
+    @property
+    def is_over(self) -> bool:
+        """There are as many finished calls as there may be."""
+        return 0 < self._calls_max <= self.finished
+
     def feed(self, text: str) -> list[Part]:
         """What `text` adds."""
         out: list[Part] = []
         while True:
+            if self.is_over:
+                return joined(out)
             if self._scan is None:
                 if self._is_plain(text):
                     self._show(text, out)
-                    return out
+                    return joined(out)
                 self._held += text
                 text = self._look_for_call(out)
             if self._scan is None or not text:
@@ -86,7 +100,11 @@ class ToolCallParser:
 
     def _is_plain(self, text: str) -> bool:
         """Nothing waits, and nothing in `text` has to."""
-        if self._held or self._awaits_close or "<" in text:
+        if self._held or self._awaits_close:
+            return False
+        if 0 < self._calls_max <= self.begun:  # the last that may be was broken off
+            return True
+        if "<" in text:
             return False
         return text != "" and text[-1] not in _SPACE
 
