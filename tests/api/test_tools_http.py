@@ -428,3 +428,16 @@ async def test_choices_and_logprobs(server: Server) -> None:
     assert len(set(ids)) == 2
     pieces = [bytes(entry["bytes"]) for entry in called["logprobs"]["content"]]
     assert b"".join(pieces).decode() == weather
+
+
+@pytest.mark.parametrize(
+    ("template", "has_reasoning", "form"),
+    [(QWEN3, True, "JSON in <tool_call> tags"), (CHATML, False, None)],
+)
+async def test_models_say_what_chats_have(
+    start_server: StartServer, template: str, has_reasoning: bool, form: str | None
+) -> None:
+    server = await start(start_server, template)
+    async with server.http.get(server.url + "/v1/models/tiny") as response:
+        found = (await response.json())["strata"]
+    assert (found["has_reasoning"], found["tool_form"]) == (has_reasoning, form)

@@ -18,6 +18,8 @@ class ModelDetails(msgspec.Struct, frozen=True):
     context_tokens: int  # a request's prompt and answer together; 0: not known yet
     vocab: int
     has_chat: bool
+    has_reasoning: bool  # answers have reasoning_content
+    tool_form: str | None  # how calls of tools are written; null: tools are refused
     facts: ModelFacts | None
     plan: ModePlan | None
     modes: Sequence[ModeRow]  # requested, runs, because; empty before the first READY
@@ -52,6 +54,7 @@ class ModelEndpoint:
     def _entry(self) -> ModelEntry:
         context = self._context
         facts = context.service.facts
+        form = context.text.answer_format.tool_form
         return ModelEntry(
             id=context.model_name,
             created=context.created_s,
@@ -59,6 +62,8 @@ class ModelEndpoint:
                 context_tokens=context.context_tokens,
                 vocab=context.text.vocabulary.size,
                 has_chat=context.text.has_chat,
+                has_reasoning=context.text.answer_format.thinks,
+                tool_form=None if form is None else form.value,
                 facts=None if facts is None else facts.model,
                 plan=None if facts is None else facts.plan,
                 modes=() if facts is None else facts.modes,
