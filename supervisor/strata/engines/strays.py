@@ -3,9 +3,9 @@
 They are known by the run directory in the environment that they inherited, never by name: while we
 hold that directory's lock and run no engine, whoever carries it is left over, unless the supervisor
 that started it lives: the lock of a directory that was removed and made anew keeps nobody out, so a
-live owner is looked for by pid and start time, and what is its own is left to it. The process is held
-by a descriptor while its environment is read, so that no other one of its number is ended. Linux
-only; elsewhere the process group and the record (stale.py) are all there is.
+live owner is looked for by pid and start time, and what is its own is left to it. The process is
+held by a descriptor while its environment is read, so that no other one of its number is ended.
+Linux only; elsewhere the process group and the record (stale.py) are all there is.
 """
 
 from __future__ import annotations
