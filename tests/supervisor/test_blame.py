@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strata.engines.blame import Blame, blame
+from strata.engines.blame import Blame, axis_of, blame
 from strata.engines.exits import ExitClass, Intent, beacon_text, classify
 from strata.engines.signature import normalised, signature, top_frames
 from strata_protocol.beacon import BeaconView
@@ -197,3 +197,12 @@ def test_top_frames_are_the_engines_own() -> None:
     frames = ("libc+0x1", "?+0x9", *(f"strata-engine-cpu+{n:#x}" for n in range(9)))
     assert top_frames(frames) == tuple(f"strata-engine-cpu+{n:#x}" for n in range(3))
     assert top_frames(("libc+0x1", "?+0x2")) == ("libc+0x1",)
+
+
+def test_a_lower_rung_where_nothing_is_blamed() -> None:
+    many, one = view(sequences=8, phase="decode", rows=8), view(sequences=1, phase="decode")
+    assert blame(ExitClass.EXIT, ExitCode.DEVICE_LOST, many, plan()) is None
+    assert axis_of(many, None, plan()) == "batch"
+    assert axis_of(one, None, plan()) == ""
+    assert axis_of(view(sequences=8, phase="idle"), None, plan()) == ""
+    assert axis_of(many, Blame("max_context=4096"), plan()) == "max_context"

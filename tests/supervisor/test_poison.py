@@ -42,17 +42,46 @@ async def test_one_among_eight(make_rig: RigMaker, place: int, handler: str) -> 
 
 
 async def test_one_that_is_alone_from_the_start(make_rig: RigMaker) -> None:
-    """The second crash alike takes the mode of prompt rows out, which is tried before the request
-    is convicted; without it the request kills once more."""
+    """What one request does twice is no second evidence against the mode of prompt rows."""
     async with make_rig(DEADLY) as rig:
         await rig.ready()
         last = (await collect(await rig.submit([5, POISON], max_tokens=60)))[-1]
         assert isinstance(last, Failed)
         assert last.code == "request_quarantined"
-        assert rig.owner.view.crashes == 3
-        await rig.ready(starts=4)
-        with pytest.raises(RejectedError, match="ended the engine 3 times"):
+        assert rig.owner.view.crashes == 2
+        await rig.ready(starts=3)
+        assert [row.state.value for row in rig.owner.quarantine()] == ["suspected"]
+        with pytest.raises(RejectedError, match="ended the engine 2 times"):
             await rig.submit([5, POISON], max_tokens=60)
+
+
+async def test_what_another_request_does_is_evidence_against_a_mode(make_rig: RigMaker) -> None:
+    """The mode is out at the crash of the second request, and the first is convicted no more."""
+    without_prefill = {"poison": -1}
+    async with make_rig(DEADLY, DEADLY, DEADLY, without_prefill) as rig:
+        await rig.ready()
+        last = (await collect(await rig.submit([5, POISON], max_tokens=4)))[-1]
+        assert isinstance(last, Failed)
+        assert rig.service.load().quarantined == 1
+        await rig.ready(starts=3)
+        events = await collect(await rig.submit([6, POISON], max_tokens=4))
+        assert tokens_of(events) == [6, POISON] * 2
+        assert [row.state.value for row in rig.owner.quarantine()] == ["quarantined"]
+        assert rig.service.load().quarantined == 0
+        assert tokens_of(await collect(await rig.submit([5, POISON], max_tokens=2))) == [5, POISON]
+
+
+async def test_a_conviction_brings_back_the_mode_that_was_blamed(make_rig: RigMaker) -> None:
+    async with make_rig(DEADLY | {"gather": 2}, DEADLY) as rig:
+        await rig.ready()
+        handles = [await rig.submit(prompt, max_tokens=60) for prompt in ([1, 2], [5, POISON])]
+        answers = await asyncio.gather(*(collect(h) for h in handles))
+        assert [type(events[-1]) for events in answers] == [Finished, Failed]
+        await rig.ready(starts=3)
+        assert ("batch", "acquitted") in [(r.mode, r.state.value) for r in rig.owner.quarantine()]
+        said = [d.code for d in rig.owner.view.decisions.entries()]
+        assert {"mode.quarantined", "mode.acquitted"} <= set(said)
+        assert rig.owner.restarts().crashes_in_window == 0
 
 
 async def test_all_that_wait_with_the_same_prompt_are_refused(make_rig: RigMaker) -> None:

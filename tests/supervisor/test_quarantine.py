@@ -133,6 +133,31 @@ def test_a_suspect_is_out_at_the_second_crash_of_one_signature() -> None:
     assert rig.out() == ["prefill"]
 
 
+def test_one_request_alone_is_no_second_evidence() -> None:
+    rig = Rig()
+    blame = Blame("prefill", is_certain=False)
+
+    def crash_with(*prints: str) -> list[str]:
+        taken = rig.quarantine.on_crash(HERE, crash(), blame, frozenset(prints))
+        return [record.mode for record in taken]
+
+    assert [crash_with("a"), crash_with("a"), crash_with("a")] == [[], [], []]
+    assert rig.state("prefill") is QuarantineState.SUSPECTED
+    assert rig.quarantine.records[0].count == 3
+    assert crash_with("b") == ["prefill"]
+    assert rig.quarantine.records[0].suspects == ("a", "b")
+
+
+def test_a_conviction_frees_what_was_blamed_for_the_same_crashes() -> None:
+    rig = Rig()
+    rig.quarantine.on_crash(HERE, crash(), Blame("batch"), frozenset({"a", "b"}))
+    rig.quarantine.on_crash(HERE, crash("y"), Blame("kv=f16"), frozenset({"c"}))
+    assert [r.mode for r in rig.quarantine.on_convicted(HERE, "b")] == ["batch"]
+    assert rig.out() == ["kv=f16"]
+    assert rig.state("batch") is QuarantineState.ACQUITTED
+    assert rig.quarantine.on_convicted(HERE, "b") == []
+
+
 def test_suspicion_lapses_and_certainty_ends_it() -> None:
     rig = Rig()
     rig.crash("prefill", is_certain=False)

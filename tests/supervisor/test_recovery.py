@@ -47,6 +47,21 @@ def test_the_third_engine_that_dies_ends_the_request() -> None:
     assert s.journal_bytes == 0
 
 
+def test_the_end_that_leads_to_a_lower_rung_does_not_count_once() -> None:
+    s = scheduler()
+    s.on_ready(facts(), 0)
+    (rid,) = begin(s)
+    paused = [(rid, Paused("the engine restarts, the request goes on"))]
+    for is_lower in (False, False, True):  # three of one signature, the third steps down
+        assert events(s.on_lost(EngineLost("it died", (rid,), is_lower=is_lower), 1)) == paused
+        assert isinstance(messages(s.on_ready(facts(), 2))[0], Resume)
+        # Passes its trial with other requests, so that it is not convicted.
+        s._recovery.quarantine.on_cleared(next(iter(s._recovery.quarantine._records)))
+    ((_, failed),) = events(s.on_lost(EngineLost("it died", (rid,), is_lower=True), 3))
+    assert isinstance(failed, Failed)
+    assert failed.code == "engine_restarted"
+
+
 def test_the_largest_record_is_given_up_first() -> None:
     journal = Journal(200)
     journal.append(1, 12, range(5))

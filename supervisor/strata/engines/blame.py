@@ -52,6 +52,19 @@ def blame(
     return Blame("prefill", is_certain=False) if view.rows > 1 else None
 
 
+def axis_of(exited_in: BeaconView | None, guilty: Blame | None, plan: ModePlan | None) -> str:
+    """The axis on which a lower rung is likelier to hold; empty where nothing says so. Weaker than
+    blame: a lost device implicates no mode, but if it was lost in a step of many sequences, a step
+    of one is the better try."""
+    if guilty is not None:
+        return guilty.mode.partition("=")[0]
+    if exited_in is None or plan is None or not is_in_step(exited_in):
+        return ""
+    if drafts(exited_in, plan):
+        return "batch_mtp" if exited_in.sequences > 1 else "mtp"
+    return "batch" if exited_in.sequences > 1 else ""
+
+
 def is_proving(view: BeaconView) -> bool:
     """Whether a mode was being proven. Last words leave the mode in place."""
     return bool(view.mode) and view.phase in ("probe", "dying")

@@ -41,6 +41,7 @@ class Verdict:
 
     signature: str = ""  # id; empty where it was no crash
     taken_out: tuple[str, ...] = ()  # modes that are out now and were not before
+    acquitted: tuple[str, ...] = ()  # fingerprints of requests in earlier crashes of these modes
 
 
 class CrashMemory:
@@ -127,16 +128,22 @@ class CrashMemory:
         self._has_news.set()
 
     def on_exited(
-        self, exited: EngineExit, plan: ModePlan | None, ready_s: float, served: int
+        self,
+        exited: EngineExit,
+        plan: ModePlan | None,
+        ready_s: float,
+        served: int,
+        suspects: frozenset[str] = frozenset(),
     ) -> Verdict:
-        """What an exit means, to be followed by `save`. `plan`: what was being proven or ran."""
+        """What an exit means, to be followed by `save`. `plan`: what was being proven or ran;
+        `suspects`: fingerprints of the requests that may have ended it."""
         self._clear_good(ready_s, served)
         if self._place is None or not exited.is_crash:
             return Verdict()
         guilty = blame(exited.exit_class, exited.status, exited.beacon, plan)
         crash = signature(exited, plan)
         was_out = {record.mode for record in self._quarantine.out(self._place)}
-        taken = self._quarantine.on_crash(self._place, crash, guilty)
+        taken = self._quarantine.on_crash(self._place, crash, guilty, suspects)
         for mode in was_out - {record.mode for record in self._quarantine.out(self._place)}:
             log.warning("mode %s is offered again: the same crash came without it", mode)
         for record in taken:
@@ -149,7 +156,18 @@ class CrashMemory:
         for record in self._quarantine.records:
             if record.state is QuarantineState.SUSPECTED and record.signature == crash.id:
                 log.warning("mode %s is suspected: %s", record.mode, record.sentence)
-        return Verdict(crash.id, tuple(record.mode for record in taken))
+        earlier = {found for record in taken for found in record.suspects} - suspects
+        return Verdict(crash.id, tuple(r.mode for r in taken), tuple(sorted(earlier)))
+
+    def on_convicted(self, suspect: str) -> tuple[str, ...]:
+        """A request is convicted of its crashes: returns the modes that are offered again for it,
+        from the next start on. To be followed by `save`."""
+        if self._place is None:
+            return ()
+        freed = self._quarantine.on_convicted(self._place, suspect)
+        for record in freed:
+            log.warning("mode %s is offered again: a request was convicted", record.mode)
+        return tuple(record.mode for record in freed)
 
     async def save(self) -> None:
         """Awaited once `keep` has ended and before the next start."""

@@ -58,9 +58,11 @@ class Gate:
         if self._is_open:
             self._listener.on_writable(is_writable)
 
-    def on_lost(self, lost: EngineLost) -> None:
-        if self._is_open:
-            self._listener.on_lost(lost)
+    def suspected(self, suspects: tuple[int, ...]) -> frozenset[str]:
+        return self._listener.suspected(suspects) if self._is_open else frozenset()
+
+    def on_lost(self, lost: EngineLost) -> str:
+        return self._listener.on_lost(lost) if self._is_open else ""
 
     def on_down(self, code: str, text: str, retry_after_s: float) -> None:
         if self._is_open:

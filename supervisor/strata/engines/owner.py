@@ -17,7 +17,7 @@ from strata_protocol.exit_codes import ExitCode
 from strata_protocol.messages import Reason
 
 from strata.engines import stale
-from strata.engines.blame import blame
+from strata.engines.blame import axis_of, blame
 from strata.engines.course import Course
 from strata.engines.crash_report import Counters, CrashReporter, NullCrashReporter, crash_of
 from strata.engines.decision_log import DecisionLog
@@ -185,14 +185,14 @@ class EngineOwner:
 
     async def _live(self, epoch: Epoch, running: Awaitable[EngineExit], state: EngineState) -> bool:
         """One engine to its exit and what follows; False when the owner is done."""
-        exited, took_mode_out = await self._run_epoch(epoch, running, state)
+        exited, decision = await self._run_epoch(epoch, running, state)
         replacer = self._replacer
         if replacer.successor is not None and replacer.successor.is_serving:
             return True
         await replacer.on_ended(f"the old engine {exited.text}")
         trial = replacer.trial
-        if trial is None or self._stop.is_set():
-            return await self._carry_out(exited, took_mode_out)
+        if trial is None or decision is not None:
+            return await self._carry_out(exited, decision or Stopped())
         self._restarts.on_made_room()
         if trial.epoch is epoch:
             replacer.on_trial_failed(trial, epoch, exited)
@@ -202,8 +202,9 @@ class EngineOwner:
 
     async def _run_epoch(
         self, epoch: Epoch, running: Awaitable[EngineExit], state: EngineState
-    ) -> tuple[EngineExit, bool]:
-        """Runs one engine; returns its exit and whether that took a mode out."""
+    ) -> tuple[EngineExit, Decision | None]:
+        """Runs one engine; returns its exit and what the policy says about it, None where a reload
+        decides what is next."""
         now = asyncio.get_running_loop().time
         gate = self._gate
         self._is_making_room = False
@@ -237,7 +238,12 @@ class EngineOwner:
             f"Engine start {exited.epoch}, pid {exited.pid}: {exited.text}.",
         )
         self._observer.on_exited(exited)
-        verdict = self._course.memory.on_exited(exited, plan_of(epoch), ready_s, epoch.served)
+        suspects = frozenset[str]()
+        if exited.is_crash and epoch.handshake.ready is not None:
+            suspects = gate.suspected(suspects_of(exited))
+        verdict = self._course.memory.on_exited(
+            exited, plan_of(epoch), ready_s, epoch.served, suspects
+        )
         if verdict.taken_out:
             out = ", ".join(verdict.taken_out)
             self.view.decisions.add(
@@ -251,20 +257,48 @@ class EngineOwner:
                     epoch, self._course.setup, exited, verdict, plan_of(epoch), counters=counters
                 )
             )
+        decision = self._decide(exited, took_mode_out=bool(verdict.taken_out))
         if epoch.handshake.ready is not None:
-            gate.on_lost(
-                EngineLost(
-                    exited.text,
-                    suspects=suspects_of(exited),
-                    is_external=exited.exit_class in (ExitClass.EXTERNAL, ExitClass.STOP),
-                    signature=verdict.signature,
-                    blamed_mode=", ".join(verdict.taken_out),
-                    is_planned=self._replacer.trial is not None,
-                )
+            is_stepped = isinstance(decision, StartAfter | Hold) and decision.step is not None
+            lost = EngineLost(
+                exited.text,
+                suspects=suspects_of(exited),
+                is_external=exited.exit_class in (ExitClass.EXTERNAL, ExitClass.STOP),
+                signature=verdict.signature,
+                blamed_mode=", ".join(verdict.taken_out),
+                is_planned=self._replacer.trial is not None,
+                is_lower=is_stepped,
+                acquitted=verdict.acquitted,
             )
+            if convicted := gate.on_lost(lost):
+                self._on_convicted(convicted, verdict.signature)
         self._needed_bytes = memory_of(epoch)
         await self._course.memory.save()
-        return exited, bool(verdict.taken_out)
+        return exited, decision
+
+    def _decide(self, exited: EngineExit, *, took_mode_out: bool) -> Decision | None:
+        """What the policy says about an exit; None where a reload decides."""
+        replacer = self._replacer
+        if self._stop.is_set():
+            self._restarts.on_exited(Ended(ExitClass.STOP))
+            return Stopped()
+        if replacer.trial is not None:
+            return None
+        if replacer.successor is not None and replacer.successor.is_serving:
+            return None
+        if self._is_making_room and exited.exit_class is ExitClass.STOP:
+            return self._restarts.on_made_room()
+        return self._restarts.on_exited(self._ended(exited, took_mode_out))
+
+    def _on_convicted(self, request: str, crash: str) -> None:
+        """Serving has found the request that ended engines: nothing else is to blame for it."""
+        self._restarts.on_convicted(crash)
+        if freed := self._course.memory.on_convicted(request):
+            self.view.decisions.add(
+                "mode.acquitted",
+                f"Mode {', '.join(freed)} is offered again: the crashes it was taken out for were a"
+                " request's doing, which is refused from now on.",
+            )
 
     def _ready_s(self) -> float:
         at_s = self._ready_at_s
@@ -318,15 +352,8 @@ class EngineOwner:
                 missing / (1 << 20),
             )
 
-    async def _carry_out(self, exited: EngineExit, took_mode_out: bool) -> bool:
+    async def _carry_out(self, exited: EngineExit, decision: Decision) -> bool:
         """Does what the policy says about an exit; False when the owner is done."""
-        decision: Decision = Stopped()
-        if self._stop.is_set():
-            self._restarts.on_exited(Ended(ExitClass.STOP))
-        elif self._is_making_room and exited.exit_class is ExitClass.STOP:
-            decision = self._restarts.on_made_room()
-        else:
-            decision = self._restarts.on_exited(self._ended(exited, took_mode_out))
         await self._restarts.save()
         self._reporter.on_decided(decision)
         return await self._follow(decision, exited.text, exited)
@@ -339,7 +366,7 @@ class EngineOwner:
         return Ended(
             exited.exit_class,
             signature(exited, plan).id if exited.is_crash else "",
-            "" if guilty is None else guilty.mode.partition("=")[0],
+            axis_of(exited.beacon, guilty, plan),
             took_mode_out,
         )
 

@@ -62,6 +62,8 @@ class EngineLost:
     signature: str = ""  # of the crash, where there is one
     blamed_mode: str = ""  # what was taken out for it: this crash convicts no request
     is_planned: bool = False  # replaced by a reload: that counts against no request
+    is_lower: bool = False  # the next engine runs a lower rung for it
+    acquitted: tuple[str, ...] = ()  # fingerprints whose crashes turned out to be a mode's doing
 
 
 class EngineListener(Protocol):
@@ -75,8 +77,14 @@ class EngineListener(Protocol):
         """Whether the command pipe takes more without growing its buffer."""
         ...
 
-    def on_lost(self, lost: EngineLost) -> None:
-        """A ready engine is gone and will be started again at once or soon."""
+    def suspected(self, suspects: tuple[int, ...]) -> frozenset[str]:
+        """Fingerprints of the requests that may have ended the engine: of `suspects`, or of all
+        that ran where it is empty."""
+        ...
+
+    def on_lost(self, lost: EngineLost) -> str:
+        """A ready engine is gone and will be started again at once or soon. Returns the fingerprint
+        of the request that is convicted of it, or an empty text."""
         ...
 
     def why_not_move(self, ready: EngineReady) -> str:

@@ -4,7 +4,8 @@ again. Pure: the clock is given and the disk is `quarantine_file.py`'s.
 A record applies to one build, device and model file. A mode that is out comes back on trial at the
 first engine start after a quiet time; a relapse takes it out at once for twice as long, a good
 spell (restart.py) on trial clears the record. A mode that is out while the very crash comes again
-had no part in it: it is acquitted and offered again.
+had no part in it, nor had one whose crashes a request is convicted of: it is acquitted and offered
+again. What one and the same request does twice is no second evidence against a mode.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from strata.engines.restart import GOOD_READY_S, GOOD_SERVED
 from strata.engines.signature import Signature
 
 RECORDS_MAX = 64
+SUSPECTS_MAX = 256
 TRIAL_WAIT_S = 6 * 3600.0
 TRIAL_WAIT_MAX_S = 7 * 86_400.0
 
@@ -73,6 +75,7 @@ class QuarantineRecord(msgspec.Struct, frozen=True, kw_only=True):
     relapses: int = 0
     first: float  # seconds of the wall clock
     last: float
+    suspects: tuple[str, ...] = ()  # fingerprints of requests that were in these crashes
 
     @property
     def id(self) -> str:
@@ -200,9 +203,14 @@ class Quarantine:
         return [r for r in self.records if r.is_out and r.place.is_same(place)]
 
     def on_crash(
-        self, place: Place, signature: Signature, blame: Blame | None
+        self,
+        place: Place,
+        signature: Signature,
+        blame: Blame | None,
+        suspects: frozenset[str] = frozenset(),
     ) -> list[QuarantineRecord]:
-        """An engine crashed at `place`. Returns the records that are out now and were not."""
+        """An engine crashed at `place`, with the requests of these fingerprints in its step.
+        Returns the records that are out now and were not."""
         taken = []
         found: QuarantineRecord | None = None
         self._acquit(place, signature, blame)
@@ -216,23 +224,37 @@ class Quarantine:
                 is_blamed or record.signature == signature.id
             )
             if is_relapse:
-                taken.append(self._take_out(record, place, signature, is_relapse=True))
+                seen = _with(record, suspects)
+                taken.append(self._take_out(seen, place, signature, is_relapse=True))
             elif is_blamed and record.is_acquitted_of(signature):
                 continue
             elif is_blamed and blame is not None:
-                is_certain = blame.is_certain or record.signature == signature.id
-                if record.is_out or is_certain:
-                    again = self._take_out(record, place, signature)
+                is_same = record.signature == signature.id
+                seen = _with(record if is_same else self._new(blame, place, signature), suspects)
+                is_one_request = is_same and len(seen.suspects) == 1
+                if record.is_out or blame.is_certain or (is_same and not is_one_request):
+                    again = self._take_out(_with(record, suspects), place, signature)
                     if not record.is_out:
                         taken.append(again)
+                elif is_same:
+                    now = self._clock()
+                    self._put(msgspec.structs.replace(seen, count=seen.count + 1, last=now))
                 else:
-                    self._put(self._new(blame, place, signature))
+                    self._put(seen)
         if found is None and blame is not None:
-            record = self._new(blame, place, signature)
+            record = _with(self._new(blame, place, signature), suspects)
             self._put(record)
             if record.is_out:
                 taken.append(record)
         return taken
+
+    def on_convicted(self, place: Place, suspect: str) -> list[QuarantineRecord]:
+        """A request is convicted of its crashes: returns the records that are out for them at
+        `place`, which are acquitted."""
+        freed = [r for r in self.out(place) if suspect in r.suspects]
+        for record in freed:
+            self._put(msgspec.structs.replace(record, state=QuarantineState.ACQUITTED))
+        return freed
 
     def on_good(self, place: Place, ready_s: float, served: int) -> list[QuarantineRecord]:
         """An engine at `place` has been ready for `ready_s` and served so many requests. Returns
@@ -309,3 +331,10 @@ class Quarantine:
         while len(kept) >= RECORDS_MAX:
             kept.remove(min(kept, key=lambda r: (r.state not in IDLE_STATES, r.last)))
         self.records = [*kept, record]
+
+
+def _with(record: QuarantineRecord, suspects: frozenset[str]) -> QuarantineRecord:
+    """The record with more suspects, the newest SUSPECTS_MAX of them."""
+    known = [found for found in record.suspects if found not in suspects]
+    kept = (*known, *sorted(suspects))[-SUSPECTS_MAX:]
+    return msgspec.structs.replace(record, suspects=kept)

@@ -10,7 +10,8 @@
   to make room for it, at most every 6 h. If the same signature comes again up there, the rung below
   is pinned until build, model file or configuration changes.
 - A crash that took a mode out (quarantine.py) is followed by a start at once and counts for
-  nothing else: each such start has one mode less to try.
+  nothing else: each such start has one mode less to try. Nor do crashes count that a request is
+  convicted of.
 - An end from outside is followed by a start at once and counts for nothing.
 - A deterministic refusal is not retried.
 - Never more than 12 starts an hour, 8 of them in a row without READY, ends from outside or asked
@@ -195,6 +196,10 @@ class RestartPolicy:
         if isinstance(decision, StartAfter | Hold):
             self.state.next_start = now + decision.delay_s
         return decision
+
+    def on_convicted(self, signature: str) -> None:
+        """A request is convicted of the crashes of this signature: they say nothing of the rung."""
+        self.state.crashes = [c for c in self.state.crashes if c.signature != signature]
 
     def on_made_room(self, now: float) -> Decision:
         """The engine has been ended for a step up."""

@@ -128,6 +128,10 @@ class RestartMemory:
         self._decisions.add(*decision_sentence(decision))
         return decision
 
+    def on_convicted(self, signature: str) -> None:
+        """A request is convicted of the crashes of this signature."""
+        self._policy.on_convicted(signature)
+
     def on_made_room(self) -> Decision:
         """The engine was ended for a step up."""
         return self._policy.on_made_room(self._steady())

@@ -56,6 +56,7 @@ class Entry:
     granted: int = CREDIT_WINDOW  # output tokens the engine may produce, absolute
     scored: int = 0  # prompt index up to which logprobs were delivered
     losses: int = 0  # engines that died with it, as far as that counts
+    is_spared: bool = False  # one such end did not count: it led to a lower rung
     lost_s: float | None = None  # when the last engine that had it was lost, while none has it
     queue_ms: float = 0.0  # spent in the line so far
     prefill_ms: float = 0.0  # in engines that were lost

@@ -78,6 +78,11 @@ class Quarantine:
         if record is not None and not record.is_refused:
             del self._records[cleared]
 
+    def on_acquitted(self, prints: Iterable[bytes]) -> None:
+        """What was held against them was the doing of a mode."""
+        for found in prints:
+            self._records.pop(found, None)
+
     def check(self, spec: RequestSpec, now: float) -> None:
         """Raises RejectedError for a request that is refused."""
         if not self.count(now):

@@ -4,7 +4,7 @@ what order, and with which message. Joins journal, trials and quarantine; pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -43,7 +43,8 @@ class Recovery:
     ) -> Loss:
         """`running`: what the engine had, in order of submission. `has_others`: it also had some
         that nobody waits for any more."""
-        suspects = set() if lost.is_external else self._suspects(lost, running)
+        suspects = set() if lost.is_external else self._suspects(lost.suspects, running)
+        self.quarantine.on_acquitted(bytes.fromhex(found) for found in lost.acquitted)
         guilty = None
         if suspects:
             # A crash for which a mode was taken out convicts nobody; should one of them crash again
@@ -60,8 +61,13 @@ class Recovery:
         again: list[Entry] = []
         for entry in running:
             is_suspect = entry.rid in suspects
-            # Who stood by while a suspect was tried does not pay for the suspect's crash.
-            entry.losses += not lost.is_planned and (is_suspect or not (is_trial and suspects))
+            # Who stood by while a suspect was tried does not pay for the suspect's crash. Nor does
+            # anybody, once, for the crash that leads to a lower rung: that rung was not tried yet.
+            counts = not lost.is_planned and (is_suspect or not (is_trial and suspects))
+            if counts and lost.is_lower and not entry.is_spared:
+                entry.is_spared = True
+            else:
+                entry.losses += counts
             if entry.is_cancelled or entry.ending is not None:
                 ended.append((entry, None))
             elif is_suspect and guilty is not None:
@@ -71,6 +77,11 @@ class Recovery:
             else:
                 again.append(entry)
         return Loss(ended, again, guilty)
+
+    def prints(self, suspects: Collection[int], running: Sequence[Entry]) -> frozenset[str]:
+        """Fingerprints of those of `running` that may have ended the engine."""
+        named = self._suspects(suspects, running)
+        return frozenset(fingerprint(e.spec).hex() for e in running if e.rid in named)
 
     def message(self, entry: Entry, mode: int) -> Submit | Resume:
         """What makes an engine begin the request or go on with it, in its serving mode of that
@@ -130,10 +141,11 @@ class Recovery:
         """Those of `entries` that would kill the next engine the same way."""
         return [e for e in entries if fingerprint(e.spec) == guilty]
 
-    def _suspects(self, lost: EngineLost, running: Sequence[Entry]) -> set[int]:
-        """Who may have killed the engine, also where it has been cancelled since."""
-        if lost.suspects:
-            return set(lost.suspects)
+    def _suspects(self, named: Collection[int], running: Sequence[Entry]) -> set[int]:
+        """Who may have killed the engine, also where it has been cancelled since. `named`: what the
+        engine itself left word of."""
+        if named:
+            return set(named)
         current = self.trials.current
         if current is not None:
             return {current}

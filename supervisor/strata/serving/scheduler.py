@@ -67,6 +67,7 @@ class Scheduler:
         self._is_writable = True
         self._closed_s: float | None = None  # since when no engine is to be expected soon
         self._next_rid = 1
+        self.convicted = ""  # fingerprint that the last loss of an engine convicted
 
     # --- what others may read
 
@@ -86,6 +87,10 @@ class Scheduler:
     def facts(self, suspects: Collection[int]) -> list[RequestFacts]:
         """What may be written down of the requests that the engine has."""
         return [facts_of(e, was_in_step=e.rid in suspects) for e in self._in_flight.values()]
+
+    def suspected(self, suspects: Collection[int]) -> frozenset[str]:
+        """Fingerprints of the requests that may have ended the engine that has them."""
+        return self._recovery.prints(suspects, list(self._in_flight.values()))
 
     def why_not_move(self, facts: EngineFacts) -> str:
         """Why what runs could not go on with an engine of these facts; empty where it could."""
@@ -222,6 +227,7 @@ class Scheduler:
                 self._recorder.on_requeued()
             effects.append(Deliver(entry.rid, Paused("the engine restarts, the request goes on")))
         self._line.push_front(list(loss.again))
+        self.convicted = "" if loss.guilty is None else loss.guilty.hex()
         if loss.guilty is not None:
             self._recorder.on_quarantined()
             failed = self._recovery.quarantine.verdict(loss.guilty, lost.cause)

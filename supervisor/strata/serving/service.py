@@ -123,10 +123,14 @@ class EngineService:
     def on_writable(self, is_writable: bool) -> None:
         self._perform(self._scheduler.on_writable(is_writable, self._clock()))
 
-    def on_lost(self, lost: EngineLost) -> None:
+    def suspected(self, suspects: tuple[int, ...]) -> frozenset[str]:
+        return self._scheduler.suspected(suspects)
+
+    def on_lost(self, lost: EngineLost) -> str:
         self._port = None
         self._stats = None
         self._perform(self._scheduler.on_lost(lost, self._clock()))
+        return self._scheduler.convicted
 
     def why_not_move(self, ready: EngineReady) -> str:
         return self._scheduler.why_not_move(_facts(ready))
