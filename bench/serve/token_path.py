@@ -224,7 +224,7 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=RESULTS / "token-path.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "token-path-last.json")
     args = parser.parse_args()
     text = TextModel.from_gguf(MODEL)
     load_before = os.getloadavg()
