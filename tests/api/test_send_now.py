@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import msgspec
 import pytest
@@ -11,6 +12,8 @@ from strata.api.schemas import CompletionChoice
 from strata.serving.handle import RequestHandle
 from strata.serving.request import Event, Finished, TokensReady
 from strata_protocol.messages import FinishReason, Timings
+
+from tests.api.conftest import Server
 
 ENDED = Finished(FinishReason.STOP, 1, 0, 3, Timings())
 
@@ -103,3 +106,39 @@ def test_a_filled_frame_is_the_chunk_encoded_whole(text: str) -> None:
 def test_a_frame_without_its_mark_is_refused() -> None:
     with pytest.raises(ValueError, match="the mark"):
         ChunkFrame(CompletionChoice(0, "text"))
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+async def test_the_body_is_framed_as_the_client_reads_it(server: Server, version: str) -> None:
+    """An answer to HTTP/1.0 has no chunks and ends with its connection."""
+    body = json.dumps({"prompt": "Hi", "stream": True}).encode()
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    writer.write(
+        f"POST /v1/completions HTTP/{version}\r\nHost: x\r\nConnection: close\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
+    async with asyncio.timeout(10):
+        head, _, rest = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    assert (b"chunked" in head) == (version == "1.1")
+    if version == "1.1":
+        rest = unchunked(rest)
+    events = [part.removeprefix(b"data: ") for part in rest.split(b"\n\n") if part]
+    assert events[-1] == b"[DONE]"
+    texts = [json.loads(event)["choices"][0]["text"] for event in events[:-1]]
+    assert "".join(texts) == "Hello there!"
+    assert len(texts) > 3  # one for each token
+
+
+def unchunked(data: bytes) -> bytes:
+    """The body in chunked `data`; ValueError where its framing is wrong."""
+    body = b""
+    while True:
+        size_text, _, data = data.partition(b"\r\n")
+        size = int(size_text, 16)
+        if data[size : size + 2] != b"\r\n":
+            raise ValueError(f"a chunk of {size} bytes does not end: {data[:80]!r}")
+        if not size:
+            return body
+        body, data = body + data[:size], data[size + 2 :]
