@@ -121,6 +121,16 @@ def test_hold_is_waited_out_by_what_had_begun_up_to_the_bound() -> None:
     assert (rid, failed) == (begun, closure.failed())
 
 
+def test_nobody_waits_for_a_start_that_comes_after_the_bound() -> None:
+    s = scheduler(park_s=330)
+    s.on_ready(facts(), 0)
+    (begun,) = begin(s)
+    s.on_lost(killed(), 1)
+    assert s.on_closed(Closure("engine_hold", "held", 300), 2) == []
+    later = Closure("engine_hold", "held again", 600)
+    assert events(s.on_closed(later, 302)) == [(begun, later.failed())]
+
+
 def test_deadline_and_cancel_work_while_parked() -> None:
     s = scheduler(timeout_s=10)
     s.on_ready(facts(batch=2), 0)

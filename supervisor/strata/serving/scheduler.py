@@ -238,10 +238,12 @@ class Scheduler:
 
     def on_closed(self, closure: Closure, now: float) -> list[Effect]:
         """The engine does not come back soon: new requests are refused until the next READY, and
-        what waits is answered, but what has begun waits on for `park_s`."""
+        what waits is answered, but what has begun waits on for `park_s`, unless the next engine
+        starts later than that: it would wait in vain."""
         self._admission.closed = closure
         self._closed_s = now if self._closed_s is None else self._closed_s
-        return self._end_waiting(closure.failed(), now, begun=self._park_s <= 0)
+        left_s = self._closed_s + self._park_s - now
+        return self._end_waiting(closure.failed(), now, begun=closure.retry_after_s >= left_s)
 
     def on_draining(self, closure: Closure) -> None:
         """Accepts nothing more; what was accepted goes on."""
