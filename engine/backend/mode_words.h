@@ -1,5 +1,5 @@
-// The words that users and the wire have for types of the KV cache and of activations. One table
-// each, behind configuration, plans and quarantine entries.
+// Types of the KV cache and of activations to and from their words (type_words.h), for
+// configuration, plans and quarantine entries.
 #pragma once
 
 #include <optional>

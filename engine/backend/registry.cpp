@@ -126,7 +126,10 @@ std::function<bool(const OpRequest&)> parse_condition(std::string_view text,
                         "'" + std::string(name) + "' is a type and takes = and != only, not '" +
                             std::string(found->text) + "'");
         }
-        const std::optional<DType> type = find_dtype_named(value == "int8" ? "i8block" : value);
+        const std::optional<DType> type =
+            find_dtype_named(value != "int8"                  ? value
+                             : field.member == &OpRequest::kv ? "q8_0"
+                                                              : "i8block");
         if (!type) refuse_mask(text, "no type is named '" + std::string(value) + "'");
         return [member = field.member, compare, type = *type](const OpRequest& request) {
             return compare(static_cast<int64_t>(request.*member), static_cast<int64_t>(type));

@@ -2,13 +2,14 @@
 #pragma once
 
 #include "engine/cpu/entries.h"
+#include "engine/plan/type_words.h"
 
 namespace strata::cpu {
 
 // KV types f16 and f32, pages of 32 tokens, head_dim a multiple of `step` from 8 to 256.
 inline Refused match_pages(const OpRequest& request, uint32_t step) {
     if (request.kv != DType::F16 && request.kv != DType::F32)
-        return one_of("kv", dtype_name(request.kv), "f16, f32");
+        return one_of("kv", kv_word(request.kv), "f16, f32");
     if (request.page_tokens != kPage)
         return one_of("page_tokens", std::to_string(request.page_tokens), std::to_string(kPage));
     if (request.head_dim < 8 || request.head_dim > kHeadDimMax)

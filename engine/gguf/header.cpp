@@ -86,6 +86,9 @@ class Parser {
     uint64_t alignment_of(const std::vector<Entry>& entries) const;
     TensorInfo parse_tensor(uint64_t index);
     void parse_shape(TensorInfo& tensor);
+    void refuse_other_groups(const std::vector<TensorInfo>& tensors,
+                             uint64_t start,
+                             uint64_t alignment) const;
     void place_tensors(std::vector<TensorInfo>& tensors, uint64_t alignment) const;
 
     std::span<const std::byte> bytes_;
@@ -316,9 +319,36 @@ TensorInfo Parser::parse_tensor(uint64_t index) {
     return tensor;
 }
 
+// Under the type number of q2_0, whose blocks have 64 weights in ggml (18 bytes), an older fork
+// stored blocks of 128 (34 bytes). Nothing in the header says so but the room of its tensors; ggml
+// refuses such a file, too. Offsets are relative to `start` here.
+void Parser::refuse_other_groups(const std::vector<TensorInfo>& tensors,
+                                 uint64_t start,
+                                 uint64_t alignment) const {
+    constexpr uint64_t kOtherElements = 128;
+    constexpr uint64_t kOtherBytes = 34;
+    if (start > bytes_.size()) return;
+    std::vector<uint64_t> ends = {bytes_.size() - start};
+    for (const TensorInfo& tensor : tensors) ends.push_back(tensor.offset);
+    std::sort(ends.begin(), ends.end());
+    for (const TensorInfo& tensor : tensors) {
+        if (tensor.type != DType::Q2_0 || tensor.shape[0] % kOtherElements != 0) continue;
+        const auto end = std::upper_bound(ends.begin(), ends.end(), tensor.offset);
+        if (end == ends.end()) continue;
+        const uint64_t room = *end - tensor.offset;
+        const uint64_t other = tensor.elements() / kOtherElements * kOtherBytes;
+        if (room >= tensor.bytes || room < other || room - other >= alignment) continue;
+        fail("model.tensor_type",
+             "tensor " + printable(tensor.name) + ": has room for q2_0 in groups of 128 weights (" +
+                 number(other) + " bytes), as an older fork of llama.cpp wrote them; q2_0 has " +
+                 "groups of 64 (" + number(tensor.bytes) + " bytes): take the file with these");
+    }
+}
+
 // Makes offsets absolute and checks every extent against the file and the other tensors.
 void Parser::place_tensors(std::vector<TensorInfo>& tensors, uint64_t alignment) const {
     const uint64_t start = (at_ + alignment - 1) / alignment * alignment;
+    refuse_other_groups(tensors, start, alignment);
     for (TensorInfo& tensor : tensors) {
         const std::string name = "tensor " + printable(tensor.name);
         if (tensor.offset % alignment != 0)

@@ -3,6 +3,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/plan/type_words.h"
+
 namespace strata {
 
 BeaconObserver::BeaconObserver(Beacon& beacon, const Registry& registry)
@@ -34,7 +36,7 @@ void BeaconObserver::on_op(uint32_t index, const KernelEntry& kernel, const OpRe
 }
 
 std::string summary(const ModePlan& plan) {
-    const std::string_view kv = dtype_name(plan.kv);
+    const std::string_view kv = kv_word(plan.kv);
     const char* activations = plan.activations == DType::I8Block ? "int8" : "f32";
     return "batch " + std::to_string(plan.batch) + ", prefill " + std::to_string(plan.prefill) +
            ", context " + std::to_string(plan.max_context) + ", kv " + std::string(kv) +

@@ -150,12 +150,8 @@ Registry make_registry(const Backend& backend, const std::vector<std::string>& w
     masks.reserve(without_kernels.size());
     for (const std::string& text : without_kernels) masks.push_back(KernelMask::parse(text));
     Registry registry(backend.kernels(), std::move(masks));
-    for (const KernelMask& mask : registry.idle_masks()) {
-        std::fprintf(stderr,
-                     "--without-kernel '%s' hides nothing: no kernel of the backend %s has such a"
-                     " name; --describe lists them\n",
-                     mask.text().c_str(),
-                     backend.name().c_str());
+    for (const Reason& note : idle_mask_notes(registry, backend.name())) {
+        std::fprintf(stderr, "%s\n", note.text.c_str());
     }
     return registry;
 }

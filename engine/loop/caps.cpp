@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kReasonOverheadBytes = 32;  // names of its fields and lengths
 constexpr size_t kRefusalBytes = kCapsBytesMax / 2;
+constexpr size_t kNoteBytes = kCapsBytesMax / 16;
 
 size_t reason_bytes(const Reason& reason) {
     return reason.code.size() + reason.text.size() + kReasonOverheadBytes;
@@ -116,6 +117,16 @@ std::vector<size_t> by_worth(const Negotiation& negotiation) {
 
 }  // namespace
 
+std::vector<Reason> idle_mask_notes(const Registry& registry, const std::string& backend) {
+    std::vector<Reason> notes;
+    for (const KernelMask& mask : registry.idle_masks()) {
+        notes.push_back({"config.without_kernel",
+                         "--without-kernel '" + mask.text() + "' hides nothing: no kernel of the " +
+                             "backend " + backend + " has such a name; --describe lists them"});
+    }
+    return notes;
+}
+
 std::vector<Reason> bounded(std::vector<Reason> reasons, size_t bytes_max) {
     size_t bytes = 0;
     for (size_t i = 0; i < reasons.size(); ++i) {
@@ -179,6 +190,9 @@ CapsAnswer make_caps(const Backend& backend,
     caps.host = to_wire(backend.host());
     caps.model = to_wire(model.facts());
     caps.device = to_wire(device);
+    for (const Reason& note : bounded(idle_mask_notes(registry, backend.name()), kNoteBytes)) {
+        caps.notes.push_back({note.code, note.text});
+    }
     Negotiation negotiation =
         negotiate({model, registry, want, backend.host(), device}, quarantine);
     if (!negotiation.best) {

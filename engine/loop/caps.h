@@ -35,6 +35,9 @@ CapsAnswer make_caps(const Backend& backend,
 // plainest, whose lists of reasons are cut instead ("caps.shortened" tells it).
 void add_configurations(protocol::Caps& caps, const Negotiation& negotiation, size_t bytes_max);
 
+// "config.without_kernel" for each mask that hides nothing of the backend.
+std::vector<Reason> idle_mask_notes(const Registry& registry, const std::string& backend);
+
 // As many reasons as fit `bytes_max`, and how many more there are ("caps.shortened").
 std::vector<Reason> bounded(std::vector<Reason> reasons, size_t bytes_max);
 

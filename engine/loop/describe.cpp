@@ -8,6 +8,7 @@
 #include "engine/backend/survey.h"
 #include "engine/loop/json.h"
 #include "engine/plan/limits.h"
+#include "engine/plan/type_words.h"
 #include "protocol/cpp/msgpack.h"
 
 namespace strata {
@@ -68,11 +69,11 @@ void put_op(Writer& out, Answers answers) {
     const OpRequest& request = answers->request;
     out.map(5 + std::size(kStepShapes) + 1);
     put(out, "op", op_name(request.kind));
-    for (const auto& [name, type] : {std::pair{"weight", request.weight},
-                                     std::pair{"act", request.act},
-                                     std::pair{"kv", request.kv}}) {
+    for (const auto& [name, type] :
+         {std::pair{"weight", request.weight}, std::pair{"act", request.act}}) {
         put(out, name, type == DType::None ? "" : dtype_name(type));
     }
+    put(out, "kv", request.kv == DType::None ? "" : kv_word(request.kv));
     put(out, "features", feature_names(request.features));
     std::vector<std::string> reasons;
     for (size_t i = 0; i < std::size(kStepShapes); ++i) {
@@ -134,24 +135,13 @@ std::vector<std::string> missing_of_shape(const std::vector<SurveyAnswer>& answe
     return missing;
 }
 
-struct TypeWord {
-    const char* word;
-    DType type;
-};
-constexpr TypeWord kKvWords[] = {{"f32", DType::F32},
-                                 {"f16", DType::F16},
-                                 {"bf16", DType::BF16},
-                                 {"int8", DType::Q8_0},
-                                 {"q4_0", DType::Q4_0}};
-constexpr TypeWord kActivationWords[] = {{"f32", DType::F32}, {"int8", DType::I8Block}};
-
 std::vector<AxisValue> kv_values(const std::vector<SurveyAnswer>& answers) {
     std::vector<AxisValue> values;
     for (const TypeWord& kv : kKvWords) {
-        values.push_back({kv.word, missing_of(answers, [&](const SurveyAnswer& answer) {
-                              return answer.shape == StepShape::OneRow &&
-                                     answer.request.kv == kv.type;
-                          })});
+        values.push_back(
+            {std::string(kv.word), missing_of(answers, [&](const SurveyAnswer& answer) {
+                 return answer.shape == StepShape::OneRow && answer.request.kv == kv.type;
+             })});
     }
     return values;
 }
@@ -159,7 +149,7 @@ std::vector<AxisValue> kv_values(const std::vector<SurveyAnswer>& answers) {
 std::vector<AxisValue> activation_values(const std::vector<SurveyAnswer>& answers) {
     std::vector<AxisValue> values;
     for (const TypeWord& act : kActivationWords) {
-        AxisValue value{act.word, {}};
+        AxisValue value{std::string(act.word), {}};
         const auto serves_matmul = [&](const SurveyAnswer& answer) {
             return answer.kernel && answer.request.kind == OpKind::Matmul &&
                    answer.request.act == act.type;

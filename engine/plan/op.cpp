@@ -3,6 +3,7 @@
 #include <array>
 
 #include "engine/base/assert.h"
+#include "engine/plan/type_words.h"
 
 namespace strata {
 namespace {
@@ -33,9 +34,9 @@ void append_count(std::string& line, std::string_view name, uint32_t value) {
     line.append(" ").append(name).append("=").append(std::to_string(value));
 }
 
-void append_type(std::string& line, std::string_view name, DType type) {
+void append_type(std::string& line, std::string_view name, DType type, std::string_view word) {
     if (type == DType::None) return;
-    line.append(" ").append(name).append("=").append(dtype_name(type));
+    line.append(" ").append(name).append("=").append(word);
 }
 
 }  // namespace
@@ -65,9 +66,9 @@ std::string_view feature_name(uint32_t bit) {
 
 std::string describe(const OpRequest& request) {
     std::string line(op_name(request.kind));
-    append_type(line, "weight", request.weight);
-    append_type(line, "act", request.act);
-    append_type(line, "kv", request.kv);
+    append_type(line, "weight", request.weight, dtype_name(request.weight));
+    append_type(line, "act", request.act, dtype_name(request.act));
+    append_type(line, "kv", request.kv, kv_word(request.kv));
     append_count(line, "n", request.n);
     append_count(line, "k", request.k);
     append_count(line, "rows", request.rows);

@@ -1262,7 +1262,7 @@ static void take_fields(Reader& r, Offer& m, size_t count) {
 }
 
 static void put(Writer& w, const Caps& m) {
-    w.map(7);
+    w.map(8);
     w.str("type");
     w.str("CAPS");
     w.str("host");
@@ -1277,6 +1277,8 @@ static void put(Writer& w, const Caps& m) {
     put(w, m.device);
     w.str("serving");
     put(w, m.serving);
+    w.str("notes");
+    put(w, m.notes);
 }
 
 static void take_fields(Reader& r, Caps& m, size_t count) {
@@ -1304,6 +1306,9 @@ static void take_fields(Reader& r, Caps& m, size_t count) {
         } else if (key == "serving") {
             r.at("CAPS.serving");
             take(r, m.serving);
+        } else if (key == "notes") {
+            r.at("CAPS.notes");
+            take(r, m.notes);
         } else {
             r.skip();
         }

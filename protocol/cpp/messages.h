@@ -252,6 +252,7 @@ struct Caps {
     std::vector<Reason> reasons;  // that configurations refer to by index
     DeviceFacts device;
     std::vector<ServingMode> serving;  // that configurations refer to by index
+    std::vector<Reason> notes;  // what of the offer had no effect: a mask that hides no kernel
 };
 
 struct Plan {

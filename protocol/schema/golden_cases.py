@@ -138,6 +138,7 @@ def good_messages() -> dict[str, msgspec.Struct]:
                 is_assumed=True,
             ),
             serving=_SERVING,
+            notes=_REASONS,
         ),
         "caps_defaults": m.Caps(host=m.HostFacts(), model=m.ModelFacts()),
         "plan": m.Plan(plan=_PLAN, rung="batch-4"),

@@ -272,6 +272,7 @@ class Caps(ToSupervisor, tag="CAPS"):
     reasons: list[Reason] = []  # that configurations refer to by index
     device: DeviceFacts = DeviceFacts()
     serving: list[ServingMode] = []  # that configurations refer to by index
+    notes: list[Reason] = []  # what of the offer had no effect: a mask that hides no kernel
 
 
 class Plan(ToEngine, tag="PLAN"):

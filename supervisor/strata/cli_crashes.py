@@ -54,7 +54,7 @@ def show_crash(settings: Settings, wanted: str | None, *, as_json: bool) -> int:
     if as_json:
         print(msgspec.json.encode(_whole(found)).decode())
     else:
-        print(bundle_text(found, utc_now()), end="")
+        print(bundle_text(found, utc_now(), run_dir), end="")
     return RunDirError.exit_code if found.meta is None else 0
 
 

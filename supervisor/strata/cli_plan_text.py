@@ -29,6 +29,8 @@ def print_plan(report: PlanReport, path: Path, run_dir: Path) -> None:
     model = report.model
     line(f"model  {model.name or path.name}  {model.architecture}  {', '.join(model.types)}")
     line(f"device {_device_text(report)}  engine {report.build}")
+    for note in report.notes:
+        line(f"note   {sentence(note)}")
     _print_modes(console, report)
     if report.quarantine:
         line()

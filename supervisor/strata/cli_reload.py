@@ -13,6 +13,7 @@ from pathlib import Path
 from strata.config_source import Settings
 from strata.control_client import NobodyError, ask
 from strata.control_protocol import Answer, ReloadCommand
+from strata.observe.words import command_line
 
 DOWN = 4
 
@@ -27,7 +28,7 @@ def reload(settings: Settings, model: str, engine: str, *, wait: bool) -> int:
             if answer.is_final:
                 return answer.status
             if not wait:
-                print("see strata-supervisor status --why", flush=True)
+                print(f"see {command_line('status --why', run_dir)}", flush=True)
                 return 0
     except NobodyError:
         print(f"no supervisor is running for the run directory {run_dir}", file=sys.stderr)

@@ -24,7 +24,8 @@ def _default_run_dir() -> str:
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """All settings. `extra.group` orders the help, `extra.secret` hides a value when shown,
     `extra.flag` names the flag where it is not the key's own name, `extra.metavar` what its value
-    is, `extra.unit` "bytes" a size that may be written with a unit."""
+    is, `extra.unit` "bytes" a size that may be written with a unit, `extra.allowed` what a text may
+    be."""
 
     # --- model and engine
     model: Annotated[
@@ -193,7 +194,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             pattern="^(auto|off|[0-9]{1,6})$",
             description="experts kept in device memory: auto, off or a number",
-            extra={"group": "modes", "metavar": "N"},
+            extra={
+                "group": "modes",
+                "metavar": "N",
+                "allowed": "auto, off or a number of experts below 1000000",
+            },
         ),
     ] = "auto"
     kv_resident: Annotated[

@@ -64,7 +64,7 @@ class Field:
             case "list":
                 return "a list of texts that are not empty"
             case "str":
-                return "a text"
+                return str((meta.extra or {}).get("allowed", "a text"))
 
     @property
     def metavar(self) -> str:

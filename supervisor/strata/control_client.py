@@ -15,6 +15,7 @@ import msgspec
 from strata.control_protocol import CONTROL_NAME, Answer, Command
 from strata.engines import stale
 from strata.errors import RunDirError
+from strata.observe.words import command_line
 
 CONNECT_TIMEOUT_S = 5.0
 LOOK_S = 0.05
@@ -51,7 +52,7 @@ def ask(run_dir: Path, command: Command, *, silence_s: float | None = None) -> I
                         return
         except TimeoutError:
             raise RunDirError(
-                f"{path}: no answer for {silence_s:g} s; see strata-supervisor status"
+                f"{path}: no answer for {silence_s:g} s; see {command_line('status', run_dir)}"
             ) from None
         except OSError as error:
             raise RunDirError(f"{path}: {error.strerror}") from None

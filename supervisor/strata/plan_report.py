@@ -56,6 +56,7 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     memory_available_bytes: int  # and may be used
     missing: list[MissingKernel]
     largest: Largest | None  # with `plan`; with `fits` by memory alone
+    notes: list[Reason]  # what of the command had no effect
     refusals: list[Reason]  # why nothing runs, or why --strict refuses
     quarantine: list[QuarantineRow]  # of the run directory, that keep modes from being offered
     quarantine_problem: str  # why it could not be read; empty where it could
@@ -93,6 +94,7 @@ def make_report(
         if is_running
         else missing_kernels([], choice.refusals),
         largest=largest,
+        notes=caps.notes,
         refusals=refusals,
         quarantine=[],
         quarantine_problem="",
@@ -116,6 +118,7 @@ def refused_report(hello: Hello, refuse: Refuse) -> PlanReport:
         memory_available_bytes=0,
         missing=missing_kernels([], refuse.reasons),
         largest=None,
+        notes=[],
         refusals=refuse.reasons,
         quarantine=[],
         quarantine_problem="",

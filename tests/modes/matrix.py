@@ -1,8 +1,9 @@
 """Combinations of backend table, file and wanted modes, and what must be true of each.
 
-A combination is offered to a real engine. What the engine reports as runnable is run: handshake,
-probe and real requests. What it reports as missing is asked for all the same and must be refused,
-and its reasons are held against what the combination hides or lacks.
+A combination is offered to a real engine. Of what the engine reports as runnable, the first and
+another one are run, and all of them in a sample of the combinations: handshake, probe and real
+requests. What it reports as missing is asked for all the same and must be refused, and its reasons
+are held against what the combination hides or lacks.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ FACTORS: dict[str, Sequence[object]] = {
     **WANTED,
 }
 
+
+READY_LEAST = 2  # ready configurations of each combination that are run, where there are so many
 
 Served = tuple[str, str, str]  # an operation, "weight" or "kv", and a type that it serves
 
@@ -177,6 +180,8 @@ class Outcome:
     accepted: bool = False  # the engine said it runs what was asked
     fallback: bool = False  # something less ran
     refused: bool = False  # nothing runs
+    ready: int = 0  # configurations that the engine said it can run
+    runs: int = 0  # of these, that were run
     failures: list[str] = field(default_factory=list)
 
 
@@ -188,22 +193,27 @@ class Checker:
         self._models = models
         self._served = served
 
-    def check(self, combination: Combination) -> Outcome:
+    def check(self, combination: Combination, *, all_ready: bool) -> Outcome:
+        """Runs what is ready of it: all, or the nearest to what was asked and one drawn from the
+        others."""
         outcome = Outcome()
         caps = self._caps(combination, outcome)
-        asked, *others = caps.configurations
-        if not asked.missing:
-            outcome.accepted = True
-            self._run(combination, asked, outcome)
-            return outcome
-        self._check_reasons(combination, [caps.reasons[i] for i in asked.missing], outcome)
-        ready = next((c for c in others if not c.missing), None)
-        if ready is None:
-            outcome.refused = True
-            return outcome
-        self._insist(combination, asked, outcome)
-        outcome.fallback = True
-        self._run(combination, ready, outcome)
+        asked = caps.configurations[0]
+        ready = [c for c in caps.configurations if not c.missing]
+        outcome.ready = len(ready)
+        outcome.accepted = not asked.missing
+        outcome.refused = not ready
+        outcome.fallback = bool(asked.missing and ready)
+        if asked.missing:
+            self._check_reasons(combination, [caps.reasons[i] for i in asked.missing], outcome)
+        if outcome.fallback:
+            self._insist(combination, asked, outcome)
+        if not all_ready and len(ready) > READY_LEAST:
+            drawn = random.Random(str(combination)).sample(ready[1:], READY_LEAST - 1)
+            ready = [ready[0], *drawn]
+        for configuration in ready:
+            self._run(combination, configuration, outcome)
+        outcome.runs = len(ready)
         return outcome
 
     def _start(self, combination: Combination) -> Engine:
@@ -244,12 +254,14 @@ class Checker:
                     return
             if answer.plan != plan:
                 outcome.failures.append(f"planned {plan}, runs {answer.plan}")
+            ways = max(len(answer.serving), 1)
             rids = range(1, plan.batch + 2)
             room = min(plan.max_context, plan.kv_tokens)
             for rid in rids:
                 length = min(room - 4, 5 + 40 * (rid % 2)) if room > 5 else 1
                 ids = [(7 * rid + 3 * i) % 256 for i in range(length)]
-                engine.send(submit(rid, ids, max_tokens=3, logprobs=1))
+                request = submit(rid, ids, max_tokens=3, logprobs=1)
+                engine.send(msgspec.structs.replace(request, mode=rid % ways))
             for output in engine.finish(*rids):
                 done = output.done
                 if done is None or done.reason is m.FinishReason.ERROR or not output.ids:

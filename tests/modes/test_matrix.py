@@ -10,9 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.modes.matrix import Checker, Models, Outcome, Served, all_pairs, combinations, pairs
+from tests.modes.matrix import (
+    READY_LEAST,
+    Checker,
+    Models,
+    Outcome,
+    Served,
+    all_pairs,
+    combinations,
+    pairs,
+)
 
 COUNT = 800
+SAMPLE = 8  # of every so many combinations, all ready configurations are run
 WORKERS = 3  # each waits for a process of its own most of the time
 ISAS = ("avx512vnni", "avx2", "neon", "portable")
 
@@ -45,6 +55,7 @@ def test_every_pair_of_levels_is_met(isas: list[str]) -> None:
     assert met == set(all_pairs(isas))
 
 
+@pytest.mark.timeout(300)  # a minute on two cores of its own
 def test_accepted_but_failed_is_zero(
     engine_path: Path,
     isas: list[str],
@@ -58,7 +69,11 @@ def test_accepted_but_failed_is_zero(
         models.path(str(combination["shape"]), str(combination["types"]))
     checker = Checker(engine_path, models, served)
     with ThreadPoolExecutor(WORKERS) as pool:
-        outcomes: list[Outcome] = list(pool.map(checker.check, chosen))
+        futures = [
+            pool.submit(checker.check, combination, all_ready=i % SAMPLE == 0)
+            for i, combination in enumerate(chosen)
+        ]
+        outcomes: list[Outcome] = [future.result() for future in futures]
     counts = Counter(
         "accepted" if o.accepted else "fell back" if o.fallback else "refused" for o in outcomes
     )
@@ -68,6 +83,14 @@ def test_accepted_but_failed_is_zero(
         for failure in outcome.failures
     ]
     with capsys.disabled():
-        print(f"\n{len(chosen)} combinations: {dict(counts)}, failed {len(failed)}")
+        runs, ready = (sum(getattr(o, name) for o in outcomes) for name in ("runs", "ready"))
+        print(
+            f"\n{len(chosen)} combinations: {dict(counts)}, ran {runs} of {ready} ready"
+            f" configurations, failed {len(failed)}"
+        )
     assert not failed, "\n".join(failed[:20])
+    assert all(o.runs >= min(o.ready, READY_LEAST) for o in outcomes)
+    sampled = outcomes[::SAMPLE]
+    assert all(o.runs == o.ready for o in sampled)
+    assert sum(o.ready > READY_LEAST for o in sampled) >= 20  # it runs more than the others do
     assert min(counts[kind] for kind in ("accepted", "fell back", "refused")) >= 20, counts

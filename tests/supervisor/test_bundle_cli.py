@@ -82,6 +82,10 @@ def test_list_show_and_how_a_bundle_is_named(
         status, out, _ = run(capsys, tmp_path, "crashes", "show", *named)
         assert status == 0, named
         assert out.startswith(f"crash {new}\n")
+        # What is advised can be copied as it is.
+        where = f"--run-dir {tmp_path}"
+        assert f"`strata-supervisor crashes export {new} {where}`" in out
+        assert f"`strata-supervisor quarantine clear ID {where}`" in out
     status, out, _ = run(capsys, tmp_path, "crashes", "show", old)
     assert status == 73
     assert "damaged: meta.json" in out

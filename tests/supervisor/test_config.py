@@ -36,6 +36,7 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         (["--device-memory", "1.3B"], "device_memory = '1.3B'"),
         (["--port", "70000"], "from 0 to 65535"),
         (["--drain-s", "nan"], "a number from 0 to 3600"),
+        (["--expert-cache", "nonsense"], "allowed: auto, off or a number of experts"),
         (["--kv", "f64"], "auto or f32 or f16 or bf16 or int8 or q4_0"),
         (["--isa", "avx9"], "allowed: auto or portable or avx2 or avx512vnni or neon"),
         (["--backend", "tpu"], "backend = 'tpu' is not allowed; allowed: cpu or cuda or metal"),

@@ -4,7 +4,10 @@ cannot start is refused with the whole list. The whole supervisor, with a script
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +47,11 @@ async def test_five_places_say_the_same(tmp_path: Path) -> None:
         assert batch_row(json.loads(models)["data"][0]["strata"]["modes"]) == row
         metrics = (await s.get("/metrics"))[1]
         assert 'strata_mode_disabled{code="kernel.missing",mode="batch"} 1.0' in metrics
-        assert 'strata_mode_disabled{code="model.drafts",mode="spec"} 1.0' in metrics
+        # What follows from it and was not set has no reasons of its own.
+        assert 'strata_mode_disabled{code="model.drafts",mode="mtp"} 1.0' in metrics
+        assert 'mode="spec"' not in metrics
+        assert 'mode="batch_mtp"' not in metrics
+        assert shown.count("the drafts are no good") == 1
         assert 'mode="prefill"' not in metrics
         assert (await s.complete()).status == 200
         s.process.terminate()
@@ -76,6 +83,7 @@ async def test_strict_exits_with_the_whole_list(tmp_path: Path) -> None:
         "    - the drafts are no good [model.drafts]",
     ]
     assert "Traceback" not in shown
+    assert " error " not in shown
 
 
 LESS: dict[str, object] = {
@@ -91,6 +99,7 @@ async def test_strict_refuses_what_the_probe_takes_out(tmp_path: Path) -> None:
     assert b"batch: requested 4, available 1 (limited)\n" in err
     assert b"    - row 1 differs [probe.differs]\n" in err
     assert b"ready: " not in out
+    assert b" error " not in err  # we ended the engine for it: that is no fault of its own
     assert (tmp_path / "script.json.starts").read_text() == "1"
 
 
@@ -125,3 +134,81 @@ async def test_caps_that_name_no_reason_are_a_fault(tmp_path: Path) -> None:
     async with served(tmp_path, behaviours=behaviours) as s:
         restarts = (await s.status())["restarts"]
         assert "CAPS names reason" in restarts["last"]["text"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        ("device.unknown", 'no device is called "foo"; the devices are 0 ("fake device", cpu)'),
+        ("config.kv", 'kv is "f64"; allowed are auto, f32'),
+    ],
+)
+async def test_what_only_the_configuration_can_mend_ends_the_service(
+    tmp_path: Path, code: str, text: str
+) -> None:
+    behaviour: dict[str, object] = {"refuse": [{"code": code, "text": text}]}
+    process = await start(tmp_path, "--device", "foo", behaviours=[behaviour])
+    out, err = await process.communicate()
+    assert process.returncode == 78
+    assert err.decode().splitlines()[-2:] == [
+        "strata-supervisor: the configuration has to change before anything can run:",
+        f"  {text} [{code}]",
+    ]
+    assert b"tries again" not in err
+    assert b"ready: " not in out
+    assert (tmp_path / "script.json.starts").read_text() == "1"
+
+
+async def test_what_a_new_file_can_mend_is_waited_for(tmp_path: Path) -> None:
+    refuse = [{"code": "model.architecture", "text": "an architecture of the future"}]
+    process = await start(tmp_path, behaviours=[{"refuse": refuse}])
+    assert process.stderr is not None
+    async with asyncio.timeout(30):
+        while b"tries again when" not in (line := await process.stderr.readline()):
+            assert line, "it ended"
+    assert process.returncode is None
+    process.terminate()
+    await process.communicate()
+    assert process.returncode == 0
+
+
+async def test_what_had_no_effect_is_said(tmp_path: Path) -> None:
+    note = {"code": "config.without_kernel", "text": "--without-kernel 'x*' hides nothing"}
+    async with served(tmp_path, behaviours=[{"notes": [note]}]) as s:
+        s.process.terminate()
+        _, log = await s.process.communicate()
+    (line,) = [line for line in log.decode().splitlines() if note["text"] in line]
+    assert " warning " in line
+    assert line.endswith(f"{note['text']} [{note['code']}]")
+
+
+async def test_an_end_from_outside_is_no_crash_in_any_place(tmp_path: Path) -> None:
+    async with served(tmp_path, behaviours=[{}]) as s:
+        pid = (await s.status())["engine"]["pid"]  # type: ignore[index]
+        os.kill(pid, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            while True:
+                status = await s.status()
+                engine = status["engine"]
+                if status["state"] == "ready" and engine and engine["pid"] != pid:  # type: ignore[index]
+                    break
+        assert status["restarts"]["crashes"] == 0  # type: ignore[index]
+        metrics = (await s.get("/metrics"))[1]
+        assert 'strata_engine_crashes_total{class="external"}' not in metrics
+        assert "strata_engine_starts_total 2.0" in metrics
+    dies = {"die_at": "submit", "signal": signal.SIGSEGV}
+    (tmp_path / "again").mkdir()
+    async with served(tmp_path / "again", behaviours=[dies, {}]) as s:
+        await (await s.complete()).read()
+        assert 'strata_engine_crashes_total{class="signal"} 1.0' in (await s.get("/metrics"))[1]
+
+
+async def test_what_is_cleared_by_hand_is_gone_from_status_at_once(tmp_path: Path) -> None:
+    dies = {"die_at": "probe:batch", "signal": signal.SIGSEGV}
+    async with served(tmp_path, "--batch", "4", behaviours=[dies, {}]) as s:
+        assert len((await s.status())["quarantine"]) == 1  # type: ignore[arg-type]
+        code, text = await command("quarantine", "clear", "--all", "--run-dir", str(s.run_dir))
+        assert code == 0, text
+        status = await s.status()
+        assert status["quarantine"] == []
+        assert batch_row(status["modes"])["runs"] == "1"  # type: ignore[arg-type]

@@ -139,3 +139,40 @@ def test_serve_says_that_there_is_no_such_engine(
     assert f"backend = {backend}: this build has no such engine" in done.stderr
     assert f"plan MODEL --backend {backend}" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_mask_that_hides_nothing_is_said(engine_path: Path, model: Path) -> None:
+    masks = ("--without-kernel", "atention*", "--without-kernel", "attention*:kv=int8")
+    done = strata("plan", engine_path, model, *masks)
+    assert done.returncode == 0
+    text = (
+        "--without-kernel 'atention*' hides nothing: no kernel of the backend cpu has such a name;"
+        " --describe lists them"
+    )
+    assert f"note   {text} [config.without_kernel]\n" in done.stdout
+    found = json.loads(strata("plan", engine_path, model, *masks, "--json").stdout)
+    assert found["notes"] == [{"code": "config.without_kernel", "text": text}]
+
+
+def test_a_kv_type_has_one_word(engine_path: Path, model: Path) -> None:
+    """`int8`, as it is set, also in what the kernels say."""
+    found = json.loads(strata("plan", engine_path, model, "--kv", "int8", "--json").stdout)
+    (row,) = [row for row in found["modes"] if row["name"] == "kv"]
+    assert (row["requested"], row["runs"]) == ("int8", "f16")
+    lacking = [reason for reason in row["because"] if reason["code"] == "kernel.missing"]
+    assert lacking
+    for reason in lacking:
+        assert "kv=int8" in reason["text"]
+        assert "kv is int8, takes " in reason["text"]
+        assert "q8_0" not in reason["text"]
+
+
+def test_a_device_that_is_not_there_ends_serve(
+    engine_path: Path, model: Path, tmp_path: Path
+) -> None:
+    flags = ("--device", "foo", "--run-dir", str(tmp_path / "run"), "--port", "0")
+    done = strata("serve", engine_path, model, *flags)
+    assert done.returncode == 78
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith('  no device is called "foo"; the devices are 0 (')
+    assert last.endswith("[device.unknown]")

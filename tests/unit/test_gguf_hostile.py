@@ -234,6 +234,38 @@ BROKEN: dict[str, tuple[GgufBytes, str, str]] = {
         "gguf.corrupt",
         "overlaps tensor a, which ends at byte",
     ),
+    "q2_0 in groups of 128, of which one is followed by another": (
+        GgufBytes(
+            tensors=[
+                tensor("a", shape=(128, 16), kind=42),
+                tensor("b", shape=(128, 16), kind=42, offset=544),
+            ],
+            data=bytes(1088),
+        ),
+        "model.tensor_type",
+        "tensor a: has room for q2_0 in groups of 128 weights (544 bytes), as an older fork",
+    ),
+    "q2_0 in groups of 128 at the end of the file": (
+        GgufBytes(tensors=[tensor("a", shape=(128, 16), kind=42)], data=bytes(544)),
+        "model.tensor_type",
+        "tensor a: has room for q2_0 in groups of 128 weights",
+    ),
+    "q2_0 that is cut off elsewhere": (
+        GgufBytes(tensors=[tensor("a", shape=(128, 16), kind=42)], data=bytes(500)),
+        "gguf.truncated",
+        "tensor a: needs bytes",
+    ),
+    "q2_0 in groups of 64 that overlaps": (
+        GgufBytes(
+            tensors=[
+                tensor("a", shape=(64, 32), kind=42),
+                tensor("b", shape=(64, 32), kind=42, offset=544),
+            ],
+            data=bytes(1152),
+        ),
+        "gguf.corrupt",
+        "overlaps tensor a",
+    ),
     "tensors at one place": (
         tensors(tensor("a"), tensor("b")),
         "gguf.corrupt",

@@ -68,8 +68,9 @@ class CrashMemory:
         self._has_news = asyncio.Event()
 
     def rows(self) -> list[QuarantineRow]:
-        """All records, for people."""
-        return self._quarantine.rows()
+        """All records, for people; without those that were cleared by hand since the last start."""
+        cleared = self._file.cleared()
+        return [row for row in self._quarantine.rows() if row.id not in cleared]
 
     @property
     def inputs(self) -> tuple[str, tuple[int, int]]:

@@ -68,6 +68,7 @@ from strata.engines.handshake import (
     Wanted,
 )
 from strata.engines.hang import Report
+from strata.engines.modes import sentence
 from strata.engines.port import ENGINE_DRAINING, EngineListener, EngineReady
 from strata.engines.process import EngineProcess, Launch, launch
 from strata.engines.quarantine import TRIAL_WAIT_S
@@ -306,6 +307,9 @@ class Epoch:
     # --- handshake
 
     def _on_handshake(self, message: HandshakeMessage) -> None:
+        if isinstance(message, Caps):
+            for note in message.notes:
+                log.warning("%s", sentence(note))
         for effect in self.handshake.on_message(message):
             match effect:
                 case SendOffer(offer):

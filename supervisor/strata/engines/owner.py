@@ -13,7 +13,6 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import assert_never
 
-from strata_protocol.exit_codes import ExitCode
 from strata_protocol.messages import Reason
 
 from strata.engines import stale
@@ -24,12 +23,12 @@ from strata.engines.decision_log import DecisionLog
 from strata.engines.engine_log import newest_epoch
 from strata.engines.epoch import EngineSetup, Epoch
 from strata.engines.epoch_facts import Fingerprints, fingerprint, memory_of, plan_of, suspects_of
-from strata.engines.exits import UNUSABLE, EngineExit, ExitClass
+from strata.engines.exits import EngineExit, ExitClass
 from strata.engines.gate import Gate
-from strata.engines.handshake import Refused
 from strata.engines.memory_wait import wait_for_memory
-from strata.engines.modes import sentence, sentences
+from strata.engines.modes import sentences
 from strata.engines.owner_view import EngineState, EngineView, OwnerObserver
+from strata.engines.pointless import end_where_pointless
 from strata.engines.port import EngineListener, EngineLost
 from strata.engines.quarantine import QuarantineRow
 from strata.engines.reload import Reload, ReloadError, Successor
@@ -38,7 +37,6 @@ from strata.engines.restart import Decision, Ended, Hold, StartAfter, StayDown, 
 from strata.engines.restart_memory import RestartMemory
 from strata.engines.restart_state import RestartView
 from strata.engines.signature import signature
-from strata.errors import EngineUnusableError, StrictError
 
 STEP_UP_LOOK_S = 60.0  # how often an engine below the top rung is looked at
 INPUT_POLL_S = 2.0  # how often a refused start looks whether its inputs changed
@@ -108,8 +106,8 @@ class EngineOwner:
         return await wanted.outcome
 
     async def run(self) -> None:
-        """Returns after `stop`, once no engine is left. Raises StrictError when `--strict`
-        refuses the first start, EngineUnusableError when this engine cannot run here at all."""
+        """Returns after `stop`, once no engine is left. Raises as
+        `end_where_pointless` when the first start is refused."""
         is_first = True
         try:
             while not self._stop.is_set() or self._replacer.successor is not None:
@@ -232,7 +230,9 @@ class EngineOwner:
         else:
             self.view.boot_attempts += exited.is_boot_attempt
             self.view.crashes += exited.is_crash and not exited.is_boot_attempt
-            log.error("engine %s", exited.text)
+            # A refusal's reasons are told below; what we ended for it has no fault of its own.
+            is_refusal = exited.exit_class is ExitClass.REFUSE
+            log.log(logging.INFO if is_refusal else logging.ERROR, "engine %s", exited.text)
         self.view.decisions.add(
             f"engine.exited.{exited.exit_class.value}",
             f"Engine start {exited.epoch}, pid {exited.pid}: {exited.text}.",
@@ -402,7 +402,7 @@ class EngineOwner:
         refused = self.view.epoch.refused if self.view.epoch is not None else None
         reasons = list(refused.reasons) if refused is not None else []
         if refused is not None and not self._was_ever_ready:
-            self._end_service(refused)
+            end_where_pointless(refused, is_strict=self._course.setup.wanted.is_strict)
         self.view.reasons = reasons or [Reason(code="engine.refused", text=exited.text)]
         text = sentences(self.view.reasons)
         log.error("the engine refuses to start: %s", text)
@@ -415,14 +415,6 @@ class EngineOwner:
             if await asyncio.to_thread(fingerprint, self._course.inputs) != self._found:
                 log.info("the model file or the engine changed; starting again")
                 return
-
-    def _end_service(self, refused: Refused) -> None:
-        """Raises where staying up is pointless: what was started can never come right by itself,
-        or --strict wants no less than what was asked."""
-        if refused.exit_code in UNUSABLE:
-            raise EngineUnusableError("; ".join(r.text for r in refused.reasons), refused.exit_code)
-        if self._course.setup.wanted.is_strict and refused.exit_code == ExitCode.CONFIG_REFUSED:
-            raise StrictError(list(refused.lines) or [sentence(r) for r in refused.reasons])
 
     async def _wait(self, state: EngineState, delay_s: float) -> None:
         self.view.next_start_s = asyncio.get_running_loop().time() + delay_s

@@ -104,6 +104,8 @@ class QuarantineFile:
         self._run_dir = run_dir
         self._seen: frozenset[str] = frozenset()  # ids that were in the file when last seen
         self._lock = threading.Lock()
+        self._version = (0, 0, 0)  # of the file that `_on_disk` was read from
+        self._on_disk: frozenset[str] | None = None  # ids in it
 
     def sync(self, records: Sequence[QuarantineRecord]) -> Synced:
         """Writes `records` without those that somebody removed from the file since the last call.
@@ -121,6 +123,21 @@ class QuarantineFile:
                     return Synced()  # nothing is lost
                 path = self._run_dir / FILE_NAME
                 return Synced(problem=f"{path} cannot be written: {error.strerror or error}")
+
+    def cleared(self) -> frozenset[str]:
+        """Ids of records that somebody removed since the last call of `sync`, which takes them
+        over. Reads the file only where it has changed; one that cannot be read clears nothing."""
+        path = self._run_dir / FILE_NAME
+        try:
+            stat = path.stat()
+            version = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            if version != self._version:
+                found = read(self._run_dir)
+                self._on_disk = None if found is None else frozenset(r.id for r in found)
+                self._version = version
+        except (OSError, UnreadableError):
+            return frozenset()
+        return frozenset() if self._on_disk is None else self._seen - self._on_disk
 
     def _sync(self, records: Sequence[QuarantineRecord]) -> Synced:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 from strata_protocol.exit_codes import ExitCode
 
@@ -10,31 +11,33 @@ from strata.engines.exits import ExitClass
 from strata.engines.modes import bytes_text
 from strata.observe.bundle import BundleMeta
 from strata.observe.bundle_store import Bundle
+from strata.observe.words import command_line
 
 PRESSURE_PERCENT = 10.0  # from here on waiting for memory explains a hang
 
 
-def advice(found: Bundle) -> list[str]:
-    """Sentences, the most useful first."""
+def advice(found: Bundle, run_dir: Path | None) -> list[str]:
+    """Sentences, the most useful first; `run_dir` is where the bundle lies."""
     meta = found.meta
     lines: list[str] = []
     if meta is not None:
-        lines += _about_mode(meta)
-        lines += _about_exit(meta, found)
+        lines += _about_mode(meta, run_dir)
+        lines += _about_exit(meta, found, run_dir)
         lines += _about_hold(meta)
+    export = command_line(f"crashes export {found.id}", run_dir)
     lines.append(
-        f"Report it with what `strata-supervisor crashes export {found.id}` writes; it holds no"
-        " prompts, no answers and no keys."
+        f"Report it with what `{export}` writes; it holds no prompts, no answers and no keys."
     )
     return lines
 
 
-def _about_mode(meta: BundleMeta) -> list[str]:
+def _about_mode(meta: BundleMeta, run_dir: Path | None) -> list[str]:
     if meta.taken_out:
         modes = ", ".join(meta.taken_out)
         text = (
             f"The service goes on without {modes}. After a repair that leaves the build the same,"
-            " `strata-supervisor quarantine` lists it and `quarantine clear ID` offers it again."
+            f" `{command_line('quarantine list', run_dir)}` lists it and"
+            f" `{command_line('quarantine clear ID', run_dir)}` offers it again."
         )
         return [text]
     if meta.blamed_mode and not meta.is_blame_certain:
@@ -42,14 +45,15 @@ def _about_mode(meta: BundleMeta) -> list[str]:
     return []
 
 
-def _about_exit(meta: BundleMeta, found: Bundle) -> list[str]:
+def _about_exit(meta: BundleMeta, found: Bundle, run_dir: Path | None) -> list[str]:
     match meta.exit_class:
         case ExitClass.OOM:
             return _about_memory(found)
         case ExitClass.HANG:
             return _about_hang(meta, found)
         case ExitClass.PROTOCOL:
-            return ["Check that engine and supervisor are of one release (`crashes show --json`)."]
+            show = command_line(f"crashes show {found.id} --json", run_dir)
+            return [f"Check that engine and supervisor are of one release (`{show}`)."]
         case ExitClass.BOOT:
             command = meta.command[0] if meta.command else "the engine"
             return [f"Check that {command} can be run by this user on this machine."]

@@ -5,6 +5,7 @@ what you can do. Never raises, whatever a bundle holds or lacks.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 from strata_protocol.messages import ModePlan
 
@@ -20,13 +21,14 @@ OUTPUT_LINES_SHOWN = 10
 FRAMES_SHOWN = 8
 
 
-def bundle_text(found: Bundle, now: datetime) -> str:
-    """All four parts. `now`: UTC."""
+def bundle_text(found: Bundle, now: datetime, run_dir: Path | None = None) -> str:
+    """All four parts. `now`: UTC; `run_dir`: where the bundle lies, None: the
+    default one."""
     parts = [
         ("What happened", _happened(found, now)),
         ("What it was doing", _doing(found)),
         ("What we did about it", _done(found)),
-        ("What you can do", [printable(line) for line in advice(found)]),
+        ("What you can do", [printable(line) for line in advice(found, run_dir)]),
     ]
     text = f"crash {found.id}\n"
     for title, lines in parts:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import queue
-import shlex
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,6 +18,7 @@ from strata.observe.bundle import Scene, bundle_files, bundle_signature, utc_now
 from strata.observe.bundle_store import crashes_path, new_id, write_bundle
 from strata.observe.redaction import Redactor
 from strata.observe.status import Status
+from strata.observe.words import command_line
 from strata.serving.request_facts import RequestFacts
 
 PENDING_MAX = 4
@@ -122,7 +122,6 @@ class BundleWriter:
         self._has_problem = False
         self._written = (epoch, bundle_id)
         log.warning(
-            "what is known of this crash: strata-supervisor crashes show %s --run-dir %s",
-            bundle_id,
-            shlex.quote(str(self._run_dir)),
+            "what is known of this crash: %s",
+            command_line(f"crashes show {bundle_id}", self._run_dir),
         )

@@ -192,7 +192,7 @@ class Metrics:
         self._starts.inc()
 
     def on_exited(self, exited: EngineExit) -> None:
-        if exited.is_retryable:
+        if exited.is_crash:
             self._crashes.labels(exited.exit_class.value).inc()
 
     # --- reading

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
+from strata.config import Config
+
 
 def counted(count: int, word: str, ending: str = "s") -> str:
     """ "1 start", "2 starts"."""
@@ -28,3 +33,11 @@ def age(seconds: float) -> str:
 def printable(text: str) -> str:
     """One line that a terminal shows as it is: no control characters, no line breaks."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def command_line(words: str, run_dir: Path | None) -> str:
+    """ "strata-supervisor status --why --run-dir /srv/strata", to be copied as it is: the run
+    directory is named where it is not the one that the command would take by itself (None)."""
+    is_default = run_dir in (None, Path(Config().run_dir).expanduser().absolute())
+    where = "" if is_default else f" --run-dir {shlex.quote(str(run_dir))}"
+    return f"strata-supervisor {words}{where}"

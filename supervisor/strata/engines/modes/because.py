@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from strata_protocol.messages import Configuration, ModePlan, Probe, Reason
 
-from strata.engines.modes.axes import AXES, Axis, Group, Value, given, loss, requested_text
+from strata.engines.modes.axes import AXES, AXIS, Axis, Group, Value, given, loss, requested_text
 from strata.engines.modes.device_rows import build_device_rows
 from strata.engines.modes.offered import Offered
 from strata.engines.modes.quarantined import QUARANTINED, Quarantined, hides_value, hiding
@@ -38,16 +38,10 @@ def _row(
 ) -> ModeRow:
     value = given(axis, running)
     because: list[Reason] = []
-    if offered.loss(axis, chosen.plan) > 0:
-        because += _reasons(offered, axis, chosen)
-    else:
-        because += offered.shortfalls(axis.name, chosen)
-        because += _taken_from_auto(offered, axis, chosen)
-    is_lower = offered.loss(axis, running) > offered.loss(axis, chosen.plan)
-    has_failed = any(probe.mode == axis.name for probe in failed)
-    if is_lower or (has_failed and value != given(axis, chosen.plan)):
-        because += _probe_reasons(axis, chosen.plan, running, failed)
-    is_less = bool(because) or offered.loss(axis, running) > 0
+    is_less = False
+    if not _follows_from_mtp(offered, axis, running):  # else the row of mtp says it all
+        because = _because(offered, axis, chosen, running, failed)
+        is_less = bool(because) or offered.loss(axis, running) > 0
     return ModeRow(
         name=axis.name,
         state=_state(axis, value) if is_less else ModeState.READY,
@@ -55,6 +49,37 @@ def _row(
         runs=axis.shown(value),
         because=_distinct(because),
         is_set=axis.name in offered.explicit,
+    )
+
+
+def _because(
+    offered: Offered,
+    axis: Axis,
+    chosen: Configuration,
+    running: ModePlan,
+    failed: Sequence[Probe],
+) -> list[Reason]:
+    because: list[Reason] = []
+    if offered.loss(axis, chosen.plan) > 0:
+        because += _reasons(offered, axis, chosen)
+    else:
+        because += offered.shortfalls(axis.name, chosen)
+        because += _taken_from_auto(offered, axis, chosen)
+    is_lower = offered.loss(axis, running) > offered.loss(axis, chosen.plan)
+    has_failed = any(probe.mode == axis.name for probe in failed)
+    if is_lower or (has_failed and given(axis, running) != given(axis, chosen.plan)):
+        because += _probe_reasons(axis, chosen.plan, running, failed)
+    return because
+
+
+def _follows_from_mtp(offered: Offered, axis: Axis, running: ModePlan) -> bool:
+    """Whether an axis of drafts that nobody set is off because drafts as a whole are."""
+    return (
+        axis.group is Group.DRAFTS
+        and axis.name != "mtp"
+        and axis.name not in offered.explicit
+        and running.mtp == "off"
+        and offered.loss(AXIS["mtp"], running) > 0
     )
 
 
