@@ -16,7 +16,7 @@ from strata_protocol import beacon
 from strata_protocol.beacon import BeaconView
 from strata_protocol.beacon_layout import MAGIC, PAGE, PAGE_BYTES, PHASES, RECORD_WHOLE
 
-from strata.engines.hang import Glance
+from strata.engines.glance import Glance
 
 FILES_KEPT = 5
 

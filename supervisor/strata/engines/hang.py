@@ -19,6 +19,7 @@ from strata_protocol.codec import ToSupervisorMessage
 from strata_protocol.messages import Progress, Ready
 
 from strata.engines.exits import STEP_PHASES
+from strata.engines.glance import Glance
 from strata.engines.pulse import Pulse
 
 LOAD_PHASES = frozenset({"map", "pack", "allocate"})
@@ -47,15 +48,6 @@ class Limits:
         if phase in LOAD_PHASES:
             return self.load_s
         return self.probe_s if phase == "probe" else self.step_s
-
-
-@dataclass(frozen=True, slots=True)
-class Glance:
-    """The beacon, as far as movement goes. `place` differs with every movement."""
-
-    phase: str
-    place: object
-    moved_s: float = 0.0  # monotonic clock; of the last movement whose time was written
 
 
 @dataclass(frozen=True, slots=True)

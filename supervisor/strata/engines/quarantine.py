@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from strata.engines.blame import Blame
-from strata.engines.restart import GOOD_READY_S, GOOD_SERVED
+from strata.engines.good_run import GOOD_READY_S, GOOD_SERVED
 from strata.engines.signature import Signature
 
 RECORDS_MAX = 64

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import msgspec
 
 from strata.engines.exits import ExitClass
+from strata.engines.good_run import GOOD_READY_S, GOOD_SERVED
 from strata.engines.restart_state import (
     FALLS_MAX,
     WAIT_MAX_S,
@@ -43,8 +44,6 @@ BOOT_CRASHES_MAX = 3
 CRASH_WINDOW_S = 600.0
 HOLD_RETRY_S = 300.0
 HOLD_RETRY_MAX_S = 1800.0  # of an engine that does not become ready
-GOOD_READY_S = 600.0
-GOOD_SERVED = 20
 STARTS_MAX = 12
 UNREADY_STARTS_MAX = 8  # in a row, none of which became ready
 STARTS_WINDOW_S = WAIT_MAX_S

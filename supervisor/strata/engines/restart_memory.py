@@ -11,7 +11,8 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from strata.engines.decision_log import DecisionLog, decision_sentence, step_sentence
+from strata.engines.decision_log import DecisionLog
+from strata.engines.decision_text import decision_sentence, step_sentence
 from strata.engines.modes import Choice
 from strata.engines.restart import (
     CRASH_WINDOW_S,
