@@ -44,7 +44,7 @@ def test_the_third_engine_that_dies_ends_the_request() -> None:
     assert isinstance(failed, Failed)
     assert (failed.kind, failed.code) == (ErrorKind.INTERNAL, "engine_restarted")
     assert failed.text == "the engine ended 3 times with this request: it died again"
-    assert s.journal_bytes == 0
+    assert s.recovery.journal.bytes == 0
 
 
 def test_the_end_that_leads_to_a_lower_rung_does_not_count_once() -> None:
@@ -56,7 +56,7 @@ def test_the_end_that_leads_to_a_lower_rung_does_not_count_once() -> None:
         assert events(s.on_lost(EngineLost("it died", (rid,), is_lower=is_lower), 1)) == paused
         assert isinstance(messages(s.on_ready(facts(), 2))[0], Resume)
         # Passes its trial with other requests, so that it is not convicted.
-        s._recovery.quarantine.on_cleared(next(iter(s._recovery.quarantine._records)))
+        s.recovery.quarantine.on_cleared(next(iter(s.recovery.quarantine._records)))
     ((_, failed),) = events(s.on_lost(EngineLost("it died", (rid,), is_lower=True), 3))
     assert isinstance(failed, Failed)
     assert failed.code == "engine_restarted"
@@ -169,7 +169,7 @@ def test_suspects_are_tried_alone_and_then_all_go_on() -> None:
     sent = messages(s.on_tokens(Tokens(step=20, items=[item]), 4))
     assert [type(m) for m in sent] == [Credit, Credit, Resume, Submit]
     assert [m.rid for m in sent if isinstance(m, Resume | Submit)] == [rids[2], waiting]
-    assert s.quarantined(5) == 0
+    assert s.recovery.quarantine.count(5) == 0
 
 
 def test_quarantine_is_bounded_and_expires() -> None:

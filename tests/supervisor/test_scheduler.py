@@ -165,7 +165,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         died = EngineLost("it died", tuple(named), external, blamed_mode=blamed)
         self.perform(self.s.on_lost(died, self.now))
         if not external and (open_before & named) - self.ended.keys():
-            assert self.s._recovery.trials.is_on
+            assert self.s.recovery.trials.is_on
         for rid in open_before:
             self.losses[rid] = self.losses.get(rid, 0) + 1
             event = self.ended.get(rid)
@@ -255,14 +255,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def bounds_hold(self) -> None:
         able = [r for r, n in self.engine.items() if n < self.credit[r] and r not in self.ended]
-        if self.s._recovery.trials.is_on:
+        if self.s.recovery.trials.is_on:
             assert len(able) <= 1, "a suspect does not run alone"
         assert self.s.in_flight == len(self.engine)
         assert self.s.waiting == len(self.got) - len(self.ended.keys() | self.engine.keys())
         if (
             self.up
             and not self.draining
-            and not self.s._recovery.trials.is_on
+            and not self.s.recovery.trials.is_on
             and self.writable
             and len(self.engine) < BATCH + SUBMIT_AHEAD
         ):

@@ -74,6 +74,7 @@ class LoadStatus(Record, frozen=True):
     parked: int = 0  # of those that wait: lost their engine and go on with the next
     resumed: int = 0  # requests that went on with another engine, since start
     quarantined: int = 0  # requests that are refused because they killed engines
+    shapes_apart: list[str] = []  # kinds of requests that run alone, or are refused, for that
     journal_bytes: int = 0
     kv_pages_used: int = 0
     kv_pages_cached: int = 0

@@ -138,6 +138,10 @@ def _load_text(load: LoadStatus) -> str:
         text += f"  prefix cache {share:.0f} % of {load.prompt_tokens} prompt tokens"
     if load.ttft_p50_s is not None and load.ttft_p95_s is not None:
         text += f"  first token p50/p95 {load.ttft_p50_s:.2f}/{load.ttft_p95_s:.2f} s"
+    if load.quarantined:
+        text += f"  {load.quarantined} refused for killing engines"
+    if load.shapes_apart:
+        text += f"  run alone, for their kind ended engines: {'; '.join(load.shapes_apart)}"
     return text
 
 

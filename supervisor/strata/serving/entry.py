@@ -58,6 +58,7 @@ class Entry:
     losses: int = 0  # engines that died with it, as far as that counts
     is_spared: bool = False  # one such end did not count: it led to a lower rung
     lost_s: float | None = None  # when the last engine that had it was lost, while none has it
+    aside_s: float = 0.0  # since when it waits to run alone
     queue_ms: float = 0.0  # spent in the line so far
     prefill_ms: float = 0.0  # in engines that were lost
     decode_ms: float = 0.0

@@ -1,6 +1,7 @@
 """The waiting line: who goes to the engine next. Pure: no clock, no I/O. How long it may get is
 decided in admission.py.
 
+Requests that must run alone are set aside when their turn comes, until the engine is idle.
 Requests that an engine sent back stand in front of everyone, in their former order. Then come
 interactive requests, then batch work (a priority above 0); within each class keys share fairly
 (fair_queue.py). Batch work does not starve: while both wait, one start in BATCH_EVERY is its.
@@ -22,6 +23,7 @@ class Line(Generic[W]):
 
     def __init__(self) -> None:
         self._front: deque[W] = deque()
+        self._aside: deque[W] = deque()
         self._interactive: FairQueue[W] = FairQueue()
         self._batch: FairQueue[W] = FairQueue()
         self._passed = 0  # starts of interactive requests since batch work, which waits, had one
@@ -34,6 +36,7 @@ class Line(Generic[W]):
     def __iter__(self) -> Iterator[W]:
         """All entries, front first; not in the order of service."""
         yield from self._front
+        yield from self._aside
         yield from self._interactive
         yield from self._batch
 
@@ -68,11 +71,23 @@ class Line(Generic[W]):
             self._add(entry, -1)
         return entry
 
+    def set_aside(self, entry: W) -> None:
+        """What `pop` gave waits on, but is not among what `pop` gives."""
+        self._aside.append(entry)
+        self._add(entry, 1)
+
+    @property
+    def aside(self) -> W | None:
+        """The first of what was set aside."""
+        return self._aside[0] if self._aside else None
+
     def remove(self, entry: W) -> None:
         """Takes one entry out. Raises ValueError where it does not wait."""
         queue = self._class(entry)
         if entry in queue:
             queue.remove(entry)
+        elif entry in self._aside:
+            self._aside.remove(entry)
         else:
             self._front.remove(entry)
         self._add(entry, -1)

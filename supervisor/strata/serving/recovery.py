@@ -1,5 +1,5 @@
 """What becomes of each request when its engine dies: whether it goes on with the next engine, in
-what order, and with which message. Joins journal, trials and quarantine; pure.
+what order, and with which message. Joins journal, trials, quarantine and shapes; pure.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from strata_protocol.messages import ErrorKind, Resume, Submit
 from strata.engines.port import EngineLost
 from strata.serving.entry import Entry
 from strata.serving.journal import Journal
-from strata.serving.poison import TRIAL_TOKENS, Quarantine, Trials, fingerprint
-from strata.serving.request import Failed
+from strata.serving.poison import CRASHES_MAX, TRIAL_TOKENS, Quarantine, Trials, fingerprint
+from strata.serving.request import Failed, RequestSpec
+from strata.serving.shapes import Shape, Shapes
 
 LOSSES_MAX = 2  # engines that may die with a request; with the next it is given up
 
@@ -37,6 +38,7 @@ class Recovery:
         self.journal = Journal(journal_bytes)
         self.quarantine = Quarantine()
         self.trials = Trials()
+        self.shapes = Shapes()
 
     def on_lost(
         self, lost: EngineLost, running: Sequence[Entry], now: float, *, has_others: bool
@@ -54,7 +56,13 @@ class Recovery:
                 bool(lost.suspects) or not has_others
             )
             is_alone = is_known and len(prints) == 1 and not lost.blamed_mode
-            guilty = self.quarantine.on_crash(prints, now, is_alone=is_alone)
+            current = next((e for e in running if e.rid == self.trials.current), None)
+            is_lane = current is not None and self.shapes.is_apart(current.spec, now)
+            most = 1 if is_lane else CRASHES_MAX
+            guilty = self.quarantine.on_crash(prints, now, is_alone=is_alone, crashes_max=most)
+            if is_known and not lost.blamed_mode:
+                of_shape = {(Shape.of(e.spec), fingerprint(e.spec)) for e in running}
+                self.shapes.on_crash({s for s in of_shape if s[1] in prints}, now)
         is_trial = self.trials.is_on
         self.trials.on_lost(e.rid for e in running if e.rid in suspects)
         ended: list[tuple[Entry, Failed | None]] = []
@@ -118,7 +126,12 @@ class Recovery:
             mode=mode,
         )
 
-    def on_tokens(self, entry: Entry, ids: Sequence[int]) -> bool:
+    def check(self, spec: RequestSpec, now: float) -> None:
+        """Raises RejectedError for a request that is refused."""
+        self.quarantine.check(spec, now)
+        self.shapes.check(spec, now)
+
+    def on_tokens(self, entry: Entry, ids: Sequence[int], now: float) -> bool:
         """`ids` are new, and `entry.received` counts them. True when that ends a trial."""
         self.journal.append(entry.rid, entry.prompt_tokens, ids)
         is_over = (
@@ -128,13 +141,15 @@ class Recovery:
         )
         if is_over:
             self.quarantine.on_cleared(fingerprint(entry.spec))
+            self.shapes.on_passed(entry.spec, now)
             self.trials.clear()
         return is_over
 
-    def on_ended(self, entry: Entry, *, is_survived: bool) -> None:
+    def on_ended(self, entry: Entry, now: float, *, is_survived: bool) -> None:
         """It is forgotten. `is_survived`: an engine computed it to its end."""
         self.journal.close(entry.rid)
         if self.trials.forget(entry.rid) and is_survived:
+            self.shapes.on_passed(entry.spec, now)
             self.quarantine.on_cleared(fingerprint(entry.spec))
 
     def sharing(self, guilty: bytes, entries: Iterable[Entry]) -> list[Entry]:

@@ -41,6 +41,7 @@ from strata.serving.request import (
     TokensReady,
 )
 from strata.serving.request_facts import RequestFacts, facts_of
+from strata.serving.shapes import LANE_WAIT_S
 
 SUBMIT_AHEAD = 2  # requests sent beyond the batch, so that a freed place is filled at once
 STALLED_MAX = 256  # requests whose reader does not read that are sent beyond these
@@ -58,7 +59,7 @@ class Scheduler:
         self._park_s = limits.park_s
         self._recorder = recorder
         self._admission = Admission(limits, recorder, jitter)
-        self._recovery = Recovery(limits.journal_bytes)
+        self.recovery = Recovery(limits.journal_bytes)  # others only read it
         self._line: Line[Entry] = Line()
         self._in_flight: dict[int, Entry] = {}  # known to the engine, in order of submission
         self._entries: dict[int, Entry] = {}
@@ -90,26 +91,16 @@ class Scheduler:
 
     def suspected(self, suspects: Collection[int]) -> frozenset[str]:
         """Fingerprints of the requests that may have ended the engine that has them."""
-        return self._recovery.prints(suspects, list(self._in_flight.values()))
+        return self.recovery.prints(suspects, list(self._in_flight.values()))
 
     def why_not_move(self, facts: EngineFacts) -> str:
         """Why what runs could not go on with an engine of these facts; empty where it could."""
-        return why_not_move(
-            self._in_flight.values(), self._recovery.journal, self._admission, facts
-        )
+        return why_not_move(self._in_flight.values(), self.recovery.journal, self._admission, facts)
 
     @property
     def parked(self) -> int:
         """Requests that have lost their engine and wait for the next one; they count as waiting."""
         return sum(e.lost_s is not None for e in self._line)
-
-    @property
-    def journal_bytes(self) -> int:
-        return self._recovery.journal.bytes
-
-    def quarantined(self, now: float) -> int:
-        """Requests, by fingerprint, that are refused because they killed engines."""
-        return self._recovery.quarantine.count(now)
 
     def oldest_wait_s(self, now: float) -> float:
         return max((now - e.arrived_s for e in self._line), default=0.0)
@@ -127,7 +118,7 @@ class Scheduler:
     def submit(self, spec: RequestSpec, now: float) -> tuple[int, list[Effect]]:
         """Accepts a request; returns its id. Raises RejectedError."""
         try:
-            self._recovery.quarantine.check(spec, now)
+            self.recovery.check(spec, now)
             self._admission.check(spec, self._queue(), now)
         except RejectedError as error:
             self._recorder.on_rejected(error.code)
@@ -215,7 +206,7 @@ class Scheduler:
         self._admission.estimate.on_away(now)
         effects: list[Effect] = []
         running = list(self._in_flight.values())
-        loss = self._recovery.on_lost(lost, running, now, has_others=bool(self._abandoned))
+        loss = self.recovery.on_lost(lost, running, now, has_others=bool(self._abandoned))
         for entry, failed in loss.ended:
             event = failed or (None if entry.is_cancelled else entry.ending)
             effects.append(self._end(entry, event or entry.cancelled(), now))
@@ -230,8 +221,8 @@ class Scheduler:
         self.convicted = "" if loss.guilty is None else loss.guilty.hex()
         if loss.guilty is not None:
             self._recorder.on_quarantined()
-            failed = self._recovery.quarantine.verdict(loss.guilty, lost.cause)
-            for entry in self._recovery.sharing(loss.guilty, list(self._line)):
+            failed = self.recovery.quarantine.verdict(loss.guilty, lost.cause)
+            for entry in self.recovery.sharing(loss.guilty, list(self._line)):
                 self._line.remove(entry)
                 effects.append(self._end(entry, failed, now))
         return effects
@@ -309,7 +300,7 @@ class Scheduler:
             payer = (entry.spec.key, entry.spec.priority > 0)
             served[payer] = (entry, count + served.get(payer, (entry, 0))[1])
             effects.append(Deliver(item.rid, event))
-            has_place |= self._recovery.on_tokens(entry, event.ids) or entry.is_stalled
+            has_place |= self.recovery.on_tokens(entry, event.ids, now) or entry.is_stalled
         for entry, tokens in served.values():
             self._line.on_served(entry, tokens)
         self._recorder.on_tokens(now, first_s, gaps_s, sum(n for _, n in served.values()))
@@ -370,7 +361,7 @@ class Scheduler:
     def _places(self) -> int:
         """How many requests may be sent now."""
         facts = self._admission.facts
-        if facts is None or not self._can_send() or self._recovery.trials.is_on:
+        if facts is None or not self._can_send() or self.recovery.trials.is_on:
             return 0
         # A stalled request keeps no place from others, here as in the engine.
         stalled = min(sum(e.is_stalled for e in self._in_flight.values()), STALLED_MAX)
@@ -381,7 +372,7 @@ class Scheduler:
 
     def _dispatch(self, now: float) -> list[Effect]:
         """Sends what has a place; while suspects are tried, the next of them alone."""
-        trials = self._recovery.trials
+        trials = self.recovery.trials
         if trials.is_on:
             rid = trials.next() if self._can_send() else None
             if rid is None:
@@ -390,12 +381,27 @@ class Scheduler:
             return [self._start(self._entries[rid], now)]
         effects = [self._release(self._entries[rid]) for rid in trials.release()]
         while self._places():
-            entry = self._line.pop()
+            if (alone := self._line.aside) is not None and self._is_idle():
+                self._line.remove(alone)
+                trials.begin(alone.rid)
+                return [*effects, self._start(alone, now)]
+            entry = None
+            if alone is None or now - alone.aside_s < LANE_WAIT_S:
+                entry = self._line.pop()
             if entry is None:
                 break
-            is_late = entry.deadline_s <= now
-            effects.append(self._expire(entry, now) if is_late else self._start(entry, now))
+            if entry.deadline_s <= now:
+                effects.append(self._expire(entry, now))
+            elif self.recovery.shapes.is_apart(entry.spec, now):
+                entry.aside_s = now
+                self._line.set_aside(entry)
+            else:
+                effects.append(self._start(entry, now))
         return effects
+
+    def _is_idle(self) -> bool:
+        """Whether the engine runs nothing: what is stalled stands still."""
+        return not self._abandoned and all(e.is_stalled for e in self._in_flight.values())
 
     def _start(self, entry: Entry, now: float) -> Effect:
         if entry.has_begun:
@@ -404,7 +410,7 @@ class Scheduler:
             self._recorder.on_submitted(now - entry.arrived_s)
         entry.start(now)
         self._in_flight[entry.rid] = entry
-        return Send(self._recovery.message(entry, self._admission.mode_of(entry.spec)))
+        return Send(self.recovery.message(entry, self._admission.mode_of(entry.spec)))
 
     def _expire(self, entry: Entry, now: float) -> Effect:
         """It is late and no engine has it: nothing more is computed for it."""
@@ -434,7 +440,7 @@ class Scheduler:
         del self._entries[entry.rid]
         self._in_flight.pop(entry.rid, None)
         self._admission.on_ended(entry.spec.key)
-        self._recovery.on_ended(entry, is_survived=is_survived)
+        self.recovery.on_ended(entry, now, is_survived=is_survived)
         if isinstance(event, Finished):
             outcome, prompt, cached = event.reason.value, event.prompt_tokens, event.cached_tokens
         else:

@@ -51,6 +51,7 @@ class Load:
     quarantined: int = 0  # requests, by fingerprint, that are refused because they killed engines
     journal_bytes: int = 0
     eta_s: float = 0.0  # that a request which comes now is expected to wait
+    shapes_apart: tuple[str, ...] = ()  # kinds of requests that run alone or are refused
 
 
 class EngineService:
@@ -184,9 +185,10 @@ class EngineService:
             scheduler.waiting_tokens,
             scheduler.oldest_wait_s(self._clock()),
             scheduler.parked,
-            scheduler.quarantined(self._clock()),
-            scheduler.journal_bytes,
+            scheduler.recovery.quarantine.count(self._clock()),
+            scheduler.recovery.journal.bytes,
             scheduler.wait_s(self._clock()),
+            tuple(shape.text for shape in scheduler.recovery.shapes.apart(self._clock())),
         )
 
     def request_facts(self, suspects: Collection[int]) -> list[RequestFacts]:
