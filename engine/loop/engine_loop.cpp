@@ -28,7 +28,9 @@ SchedulerConfig scheduler_config(const ModePlan& plan, const Runtime& runtime) {
     config.max_context = plan.max_context;
     config.pages = plan.pages();
     config.gather_max = runtime.gather_max();
-    config.prefix_cache = plan.prefix_cache && !runtime.states().is_recurrent;
+    const StateFacts states = runtime.states();
+    config.prefix_cache = plan.prefix_cache && (!states.is_recurrent || states.checkpoints > 0);
+    config.state_checkpoints = states.checkpoints;
     config.spec = plan.spec;
     config.batch_mtp = plan.batch_mtp;
     return config;

@@ -22,6 +22,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
       context_(static_cast<uint32_t>(
           std::min<uint64_t>(config.max_context, uint64_t{config.pages} * kPageTokens))),
       cache_(config.pages, config.prefix_cache),
+      checkpoints_(config.batch, config.state_checkpoints),
       table_stride_((context_ + kPageTokens - 1) / kPageTokens),
       page_tables_(static_cast<size_t>(config.batch) * table_stride_, 0) {
     STRATA_ASSERT(config.batch > 0 && config.prefill > 0 && context_ > 0, "an empty plan");
@@ -38,6 +39,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
     advances_.reserve(config.batch);
     candidates_.reserve(config.batch);
     rids_.reserve(config.batch);
+    copies_.reserve(size_t{config.batch} * 4);
     for (uint32_t slot = config.batch; slot > 0; --slot) free_slots_.push_back(slot - 1);
 }
 
@@ -184,6 +186,8 @@ void Scheduler::complete_sample(
 }
 
 void Scheduler::fail(const Error& error, uint64_t now_us, Effects& effects) {
+    if (!copies_.empty()) checkpoints_.clear();  // some may not have been made
+    copies_.clear();
     for (const auto& sequence : running_) {
         if (sequence->step_rows == 0) continue;
         finish_error(*sequence, error.kind(), error.code(), error.what(), now_us, effects);

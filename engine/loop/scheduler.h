@@ -28,6 +28,7 @@
 #include "engine/loop/effects.h"
 #include "engine/loop/step.h"
 #include "engine/state/prefix_cache.h"
+#include "engine/state/state_checkpoints.h"
 
 namespace strata {
 
@@ -38,6 +39,8 @@ struct SchedulerConfig {
     uint32_t pages = 0;        // size of the pool
     uint32_t gather_max = 1;   // gather rows of a step; at least `batch`
     bool prefix_cache = true;
+    uint32_t state_checkpoints = 0;  // slots for recurrent states, behind those of sequences; with
+                                     // a prefix cache, 0 = the model has no such states
     uint32_t waiting_max = 4096;             // requests that may wait
     uint64_t waiting_tokens_max = 1u << 25;  // their tokens
     uint32_t spec = 0;                       // drafts a sequence may verify per step
@@ -121,6 +124,16 @@ class Scheduler {
     void emit_rows(Sequence& sequence, uint32_t rows);
     void adopt_cached_pages(Sequence& sequence);
     bool is_page_under_way(const Sequence& sequence) const;
+    struct KnownPrefix {
+        uint32_t pages = 0;
+        uint32_t usable_pages = 0;  // of these
+    };
+    bool has_states() const { return checkpoints_.count() > 0; }
+    KnownPrefix known_prefix(const Sequence& sequence) const;
+    void adopt_checkpoint(Sequence& sequence);
+    uint32_t next_checkpoint(const Sequence& sequence) const;
+    void keep_state(Sequence& sequence);
+    bool is_checkpoint_under_way(const Sequence& sequence) const;
     bool preempt_youngest(const Sequence& for_sequence);
     bool park_held();
     void requeue(size_t index);
@@ -161,6 +174,8 @@ class Scheduler {
     SchedulerConfig config_;
     uint32_t context_;
     PrefixCache cache_;
+    StateCheckpoints checkpoints_;
+    std::vector<StateCopy> copies_;  // before the rows of the next step, in order
     Queue running_;
     Queue waiting_;
     uint64_t waiting_tokens_ = 0;

@@ -49,6 +49,7 @@ uint32_t Scheduler::reserve_spare_pages(Sequence& sequence, uint32_t rows) {
 
 std::span<const Advance> Scheduler::advance(std::span<const Outcome> outcomes) {
     STRATA_ASSERT(outcomes.size() == gathers_.size(), "one outcome per gather");
+    copies_.clear();  // made with the step
     for (size_t i = 0; i < outcomes.size(); ++i) {
         if (outcomes[i].is_accepted) ++gathers_[i].sequence->step_accepted;
     }
@@ -61,6 +62,7 @@ std::span<const Advance> Scheduler::advance(std::span<const Outcome> outcomes) {
         tokens.insert(tokens.end(), first, first + sequence.step_accepted);
         sequence.computed += sequence.step_rows - rejected;
         const uint32_t known = publish_pages(sequence);
+        keep_state(sequence);
         if (sequence.step_drafts > 0) count_drafts(sequence);
         advances_.push_back(
             {&sequence, sequence.step_row, sequence.step_rows - rejected, rejected, known});

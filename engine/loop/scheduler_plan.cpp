@@ -55,6 +55,8 @@ const Step& Scheduler::plan(uint64_t now_us) {
     step_.rows.page_table_stride = table_stride_;
     step_.rows.gather = gather_rows_.data();
     step_.rows.gather_rows = static_cast<uint32_t>(gather_rows_.size());
+    step_.rows.copies = copies_.data();
+    step_.rows.copy_count = static_cast<uint32_t>(copies_.size());
     step_.gathers = gathers_;
     step_.rids = rids_;
     return step_;
@@ -91,16 +93,13 @@ void Scheduler::admit(uint64_t now_us) {
 bool Scheduler::fits(const Sequence& sequence) const {
     uint64_t needed = pages_for(sequence.length());
     uint64_t available = cache_.available_count();
-    if (!sequence.request.scores_prompt()) {
-        PrefixCache::Node parent = PrefixCache::kRoot;
-        const uint32_t usable = (sequence.length() - 1) / kPageTokens;
-        for (uint32_t page_index = 0; page_index < usable; ++page_index) {
-            const auto page = cache_.peek(parent, page_tokens(sequence, page_index));
-            if (!page) break;
-            --needed;
-            if (cache_.is_idle(*page)) --available;
-            parent = cache_.node(*page);
-        }
+    const uint32_t known = known_prefix(sequence).usable_pages;
+    needed -= known;
+    PrefixCache::Node parent = PrefixCache::kRoot;
+    for (uint32_t page_index = 0; page_index < known; ++page_index) {
+        const auto page = cache_.peek(parent, page_tokens(sequence, page_index));
+        if (cache_.is_idle(*page)) --available;
+        parent = cache_.node(*page);
     }
     for (const auto& running : running_) {
         const uint32_t wanted = pages_for(running->length());  // drafts may have taken one more
@@ -112,9 +111,15 @@ bool Scheduler::fits(const Sequence& sequence) const {
 // Rows the sequence gets in this step, with pages reserved for them. May preempt `sequence`
 // itself; then the answer is 0 and the sequence is back in the queue.
 uint32_t Scheduler::plan_rows(Sequence& sequence, uint32_t prefill_left, uint32_t gather_left) {
-    adopt_cached_pages(sequence);
-    if (is_page_under_way(sequence)) return 0;
+    if (has_states()) {
+        if (is_checkpoint_under_way(sequence)) return 0;
+        adopt_checkpoint(sequence);
+    } else {
+        adopt_cached_pages(sequence);
+        if (is_page_under_way(sequence)) return 0;
+    }
     uint32_t rows = sequence.rows_ready();
+    if (has_states()) rows = std::min(rows, next_checkpoint(sequence) - sequence.computed);
     const bool is_last_row = sequence.remaining() == 1;
     if (!is_last_row) rows = std::min(rows, prefill_left);
     if (is_last_row && rows > 0) rows += sequence.draft_count;
@@ -253,6 +258,8 @@ void Scheduler::requeue(size_t index) {
     release_pages(*sequence);
     sequence->computed = 0;
     sequence->published = 0;
+    sequence->checkpoint_shared = 0;
+    sequence->checkpoint_last = 0;
     sequence->draft_count = 0;
     sequence->draft.rows = 0;
     sequence->draft.next = 0;

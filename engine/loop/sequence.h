@@ -33,6 +33,11 @@ struct Sequence {
     DraftState draft;
     uint32_t drafted_tokens = 0;   // drafts verified so far
     uint32_t accepted_tokens = 0;  // of these
+    // With recurrent states, positions at which the state is kept for others (0: nowhere): where
+    // the pages known at the beginning end, and the last page border of the tokens known then.
+    uint32_t checkpoint_shared = 0;
+    uint32_t checkpoint_last = 0;
+    uint64_t checkpoint_passing = 0;  // prefix cache's node of the one that moves on; 0 = none
     bool was_preempted = false;
     bool is_parked = false;  // waits for credit; gave its place to another
     bool is_done = false;

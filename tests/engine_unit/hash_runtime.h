@@ -1,7 +1,8 @@
 // A Runtime whose "model" is a hash of the history as the pages hold it: the KV of a token depends
 // on everything before it, and the logits on every entry the row can see. Any error in paging,
 // prefix reuse or preemption therefore changes tokens. `reference_logits` is the same model without
-// pages.
+// pages. With slots for states, each sequence also has a recurrent state, the hashes behind its
+// rows, and a step that finds another one fails the test.
 //
 // Its drafter is the same model again, on pages of its own and fed with hidden states that hold the
 // history's hash: it guesses the best token of the model for certain, as long as every row of its
@@ -16,6 +17,7 @@
 #include "engine/backend/runtime.h"
 #include "engine/base/error.h"
 #include "engine/plan/mode.h"
+#include "tests/engine_unit/check.h"
 
 namespace strata::testing {
 
@@ -25,14 +27,21 @@ class HashRuntime final : public Runtime {
                 uint32_t pages,
                 uint32_t rows_max,
                 uint32_t gather_max,
-                uint32_t draft_gather_max = 0)
+                uint32_t draft_gather_max = 0,
+                uint32_t state_slots = 0)
         : vocab_(vocab),
           rows_max_(rows_max),
           gather_max_(gather_max),
           kv_(size_t{pages} * kPageTokens, 0xDEAD),
           logits_(size_t{gather_max} * vocab),
           hidden_(size_t{rows_max} * kWidth),
-          drafts_(*this, pages, draft_gather_max) {}
+          drafts_(*this, pages, draft_gather_max),
+          states_(state_slots) {}
+
+    // Drafts are taken back from the states by this alone.
+    void roll_back(uint32_t sequence, uint32_t position) override {
+        if (!states_.empty()) states_[sequence].resize(position);
+    }
 
     DraftSteps* drafts() override { return drafts_.gather_max() > 0 ? &drafts_ : nullptr; }
 
@@ -41,10 +50,13 @@ class HashRuntime final : public Runtime {
             fault_next = false;
             throw Error(ErrorKind::Internal, "test.step", "the step was told to fail");
         }
+        for (uint32_t i = 0; i < rows.copy_count; ++i)
+            states_[rows.copies[i].to] = states_[rows.copies[i].from];
         for (uint32_t row = 0; row < rows.rows; ++row) {
             const uint32_t position = rows.positions[row];
             const uint64_t before = position == 0 ? 0 : entry(rows, row, position - 1);
             entry(rows, row, position) = mix(before, rows.tokens[row]);
+            if (!states_.empty()) take_in(rows, row);
         }
         if (drafts_.gather_max() > 0) {
             for (uint32_t row = 0; row < rows.rows; ++row) {
@@ -150,6 +162,17 @@ class HashRuntime final : public Runtime {
         return ((seen ^ value) * 31 + 7) ^ (seen >> 40);
     }
 
+    using State = std::vector<uint64_t>;  // hash behind each row taken in
+
+    void take_in(const RowView& rows, uint32_t row) {
+        const uint32_t position = rows.positions[row];
+        State& state = states_[rows.sequences[row]];
+        if (position == 0) state.clear();
+        CHECK(state.size() == position, "a state at another position", state.size(), position);
+        state.push_back(mix(state.empty() ? 0 : state.back(), rows.tokens[row]));
+        CHECK(state.back() == entry(rows, row, position), "another sequence's state", position);
+    }
+
     template <class T>
     static T& place(std::vector<T>& kv, const RowView& rows, uint32_t row, uint32_t position) {
         const uint32_t* table =
@@ -183,6 +206,7 @@ class HashRuntime final : public Runtime {
     std::vector<float> logits_;
     std::vector<float> hidden_;  // of the rows of the last step
     HashDrafts drafts_;
+    std::vector<State> states_;  // of sequences, then of checkpoints
 };
 
 }  // namespace strata::testing

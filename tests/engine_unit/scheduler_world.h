@@ -50,7 +50,8 @@ class World {
                   chosen.pages,
                   plan.rows_max(),
                   chosen.gather_max,
-                  chosen.spec == 0 ? 0 : draft_sequences_of(plan)),
+                  chosen.spec == 0 ? 0 : draft_sequences_of(plan),
+                  chosen.state_checkpoints > 0 ? chosen.batch + chosen.state_checkpoints : 0),
           scheduler(chosen),
           runner(runtime),
           reference_sampler(kVocab) {
@@ -266,6 +267,7 @@ class World {
         for (const Advance& advance : advances) {
             const Sequence& sequence = *advance.sequence;
             CHECK(advance.rejected == sequence.step_drafts - sequence.step_accepted);
+            if (advance.rejected > 0) runtime.roll_back(sequence.slot, sequence.computed);
             drafts_verified += sequence.step_drafts;
             drafts_accepted += sequence.step_accepted;
             // The drafter knows what the model finds best; only what is chosen otherwise, or not

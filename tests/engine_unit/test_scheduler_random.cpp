@@ -35,6 +35,7 @@ class Schedule {
     }
 
     uint64_t preemptions() const { return world_.scheduler.totals().preemptions; }
+    bool has_states() const { return world_.config.state_checkpoints > 0; }
     uint64_t cached_tokens() const { return world_.scheduler.totals().cached_tokens; }
     uint64_t drafts_verified() const { return world_.drafts_verified; }
     uint64_t drafts_accepted() const { return world_.drafts_accepted; }
@@ -60,6 +61,7 @@ class Schedule {
         config.gather_max = gather_min + (one_in(2) ? 0 : between(1, 40));
         config.prefix_cache = !one_in(5);
         if (one_in(10)) config.waiting_max = 2;
+        if (one_in(2)) config.state_checkpoints = between(1, 6);
         return config;
     }
 
@@ -132,12 +134,14 @@ TEST(random_schedules) {
     uint64_t cached_tokens = 0;
     uint64_t verified = 0;
     uint64_t accepted = 0;
+    uint64_t cached_with_states = 0;
     for (uint64_t seed = 1; seed <= 2000; ++seed) {
         try {
             Schedule schedule(seed);
             schedule.run();
             preemptions += schedule.preemptions();
-            cached_tokens += schedule.cached_tokens();
+            (schedule.has_states() ? cached_with_states : cached_tokens) +=
+                schedule.cached_tokens();
             verified += schedule.drafts_verified();
             accepted += schedule.drafts_accepted();
         } catch (const Failed& failure) {
@@ -146,7 +150,8 @@ TEST(random_schedules) {
     }
     // The seeds must reach what they are there to test.
     CHECK(preemptions > 100, preemptions);
-    CHECK(cached_tokens > 25'000, cached_tokens);
+    CHECK(cached_tokens > 12'000, cached_tokens);
+    CHECK(cached_with_states > 5'000, cached_with_states);
     CHECK(verified > 100'000, verified);
     CHECK(accepted > 50'000 && accepted < verified, accepted);
 }
