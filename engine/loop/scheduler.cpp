@@ -186,14 +186,13 @@ void Scheduler::complete_sample(
 }
 
 void Scheduler::fail(const Error& error, uint64_t now_us, Effects& effects) {
-    if (!copies_.empty()) checkpoints_.clear();  // some may not have been made
-    copies_.clear();
     for (const auto& sequence : running_) {
         if (sequence->step_rows == 0) continue;
         finish_error(*sequence, error.kind(), error.code(), error.what(), now_us, effects);
     }
     end_step();
     remove_done();
+    forget_copies();
 }
 
 void Scheduler::finish(Sequence& sequence,

@@ -133,6 +133,7 @@ class Scheduler {
     void adopt_checkpoint(Sequence& sequence);
     uint32_t next_checkpoint(const Sequence& sequence) const;
     void keep_state(Sequence& sequence);
+    void forget_copies();
     bool is_checkpoint_under_way(const Sequence& sequence) const;
     bool preempt_youngest(const Sequence& for_sequence);
     bool park_held();

@@ -88,6 +88,20 @@ void Scheduler::keep_state(Sequence& sequence) {
     copies_.push_back({sequence.slot, *slot});
 }
 
+// A step with copies has failed, so that none of them is certain: no checkpoint is, and sequences
+// that were to begin with one, but had no rows in that step, begin again.
+void Scheduler::forget_copies() {
+    if (copies_.empty()) return;
+    checkpoints_.clear();
+    for (size_t i = running_.size(); i > 0; --i) {
+        const bool was_to_begin = std::any_of(copies_.begin(), copies_.end(), [&](StateCopy copy) {
+            return copy.to == running_[i - 1]->slot;
+        });
+        if (was_to_begin) requeue(i - 1);
+    }
+    copies_.clear();
+}
+
 // Whether another running sequence will soon keep a state that `sequence`, which has computed
 // nothing yet, can begin with. Only one that is further on, or older, counts, so no two wait for
 // each other.
