@@ -126,7 +126,9 @@ def _run(argv: Sequence[str]) -> int:
         case "reload":
             from strata.cli_reload import reload  # noqa: PLC0415
 
-            return reload(_settings(args), args.new_model, args.new_engine, wait=args.wait)
+            return reload(
+                _settings(args), args.new_model, args.new_engine, wait=args.wait, force=args.force
+            )
         case "drain":
             from strata.cli_drain import drain  # noqa: PLC0415
 
@@ -270,6 +272,9 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
         "--engine", dest="new_engine", metavar="FILE", default="", help="another executable"
     )
     reload.add_argument("--wait", action="store_true", help="until the new engine serves or fails")
+    reload.add_argument(
+        "--force", action="store_true", help="also settings that a crash after a reload has left"
+    )
     drain = command(
         "drain",
         "Ends the service of a run directory; what it has accepted finishes first.",

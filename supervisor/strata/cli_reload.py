@@ -18,10 +18,10 @@ from strata.observe.words import command_line
 DOWN = 4
 
 
-def reload(settings: Settings, model: str, engine: str, *, wait: bool) -> int:
+def reload(settings: Settings, model: str, engine: str, *, wait: bool, force: bool) -> int:
     """Prints what the service says; returns the exit status. Raises RunDirError."""
     run_dir = Path(settings.config.run_dir).expanduser().absolute()
-    command = ReloadCommand(model=_absolute(model), engine=_absolute(engine))
+    command = ReloadCommand(model=_absolute(model), engine=_absolute(engine), force=force)
     try:
         for answer in ask(run_dir, command):
             _show(answer)

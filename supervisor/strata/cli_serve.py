@@ -333,7 +333,9 @@ class _Service:
                 setup = await asyncio.to_thread(new_setup, self._setup, settings, command)
                 ignored = not_taken(self._inputs.config, settings.config)
                 log.info("told to reload")
-                async for answer in reload_answers(self._owner.reload, setup, ignored):
+                async for answer in reload_answers(
+                    self._owner.reload, setup, ignored, is_forced=command.force
+                ):
                     yield answer
 
     # --- inside

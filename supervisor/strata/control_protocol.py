@@ -22,6 +22,7 @@ class ReloadCommand(msgspec.Struct, frozen=True, tag="reload", tag_field="comman
 
     model: str = ""
     engine: str = ""
+    force: bool = False  # also settings that were left for a crash
 
 
 Command = DrainCommand | ReloadCommand

@@ -47,11 +47,15 @@ def not_taken(running: Config, now: Config) -> list[str]:
 
 
 async def answers(
-    reload: Callable[[Reload], Awaitable[str]], setup: EngineSetup, ignored: list[str]
+    reload: Callable[[Reload], Awaitable[str]],
+    setup: EngineSetup,
+    ignored: list[str],
+    *,
+    is_forced: bool,
 ) -> AsyncIterator[Answer]:
     """Progress, then the outcome. Whoever stops listening changes nothing about it."""
     said: asyncio.Queue[str] = asyncio.Queue()
-    wanted = Reload(setup, said.put_nowait)
+    wanted = Reload(setup, said.put_nowait, is_forced)
     work = asyncio.ensure_future(reload(wanted))
     work.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, whoever asks
     yield Answer(text="the reload has begun")

@@ -7,6 +7,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from strata.engines import reload as reload_module
@@ -15,6 +16,7 @@ from strata.engines.course import Course
 from strata.engines.epoch import EngineSetup
 from strata.engines.handshake import top_rung
 from strata.engines.owner_view import EngineState
+from strata.engines.probation import PROBATION_S, Probation
 from strata.engines.process import Launch
 from strata.engines.reload import (
     RESERVE_BYTES,
@@ -208,6 +210,66 @@ async def test_a_failure_in_turn_is_rolled_back(
         await rig.ready(3)
         assert setup_of(rig).wanted.modes == before.wanted.modes
         await ended_as_one(handles)
+
+
+def other_modes(rig: Rig) -> EngineSetup:
+    before = setup_of(rig)
+    modes = msgspec.structs.replace(before.wanted.modes, prefill=before.wanted.modes.prefill + 1)
+    return replace(before, wanted=replace(before.wanted, modes=modes))
+
+
+@pytest.mark.parametrize("is_in_turn", [False, True])
+async def test_a_crash_soon_after_brings_the_former_settings_back(
+    make_rig: RigMaker, monkeypatch: pytest.MonkeyPatch, is_in_turn: bool
+) -> None:
+    enquiry = [] if is_in_turn else [SLOW]
+    if is_in_turn:
+        in_turn(monkeypatch)
+    dies = SLOW | {"die_at": "tokens", "die_after": 40, "signal": 11}
+    async with make_rig(SLOW, *enquiry, dies, SLOW) as rig:
+        await rig.ready()
+        before = setup_of(rig).wanted.modes
+        handles = await begun(rig, 3)
+        wanted = other_modes(rig)
+        await reload(rig, wanted)
+        await rig.observer.until(lambda: rig.observer.starts >= 2)
+        await ended_as_one(handles)
+        assert setup_of(rig).wanted.modes == before
+        assert "reload.rolled_back" in codes(rig)
+        with pytest.raises(ReloadError, match="the former ones came back") as caught:
+            await reload(rig, wanted)
+        assert caught.value.exit_code == 78
+        async with asyncio.timeout(30):
+            await rig.owner.reload(Reload(wanted, lambda _: None, is_forced=True))
+        await rig.observer.until(lambda: rig.observer.starts == 4)
+        assert setup_of(rig).wanted.modes == wanted.wanted.modes
+
+
+async def test_a_kill_from_outside_takes_no_reload_back(make_rig: RigMaker) -> None:
+    async with make_rig(SLOW) as rig:
+        await rig.ready()
+        wanted = other_modes(rig)
+        await reload(rig, wanted)
+        await rig.observer.until(lambda: rig.observer.starts == 2)
+        psutil.Process(rig.pid).kill()
+        await rig.ready(3)
+        assert setup_of(rig).wanted.modes == wanted.wanted.modes
+
+
+def test_probation_ends_and_returns_once() -> None:
+    probation: Probation[str] = Probation()
+    assert probation.on_crash("crashed", 0) is None
+    probation.begin("old", "new", 0, can_return=True)
+    assert probation.is_on(PROBATION_S - 1)
+    assert probation.on_crash("crashed", PROBATION_S) is None, "too late"
+    probation.begin("old", "new", 0, can_return=True)
+    assert probation.on_crash("crashed", 5) == "old"
+    assert probation.on_crash("crashed", 6) is None
+    assert "crashed" in probation.why_not("new")
+    assert probation.why_not("other") == ""
+    probation.begin("old", "new", 10, can_return=False)
+    assert probation.why_not("new") == "", "it was forced"
+    assert probation.on_crash("crashed", 11) is None, "nothing to go back to"
 
 
 async def test_the_old_engine_dies_while_the_new_one_loads(make_rig: RigMaker) -> None:

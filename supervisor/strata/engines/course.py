@@ -40,6 +40,17 @@ class Course:
         return Path(self.setup.wanted.model), self.setup.launch.executable
 
     @property
+    def key(self) -> tuple[object, ...]:
+        """Tells courses apart, contents of model file and executable included, as of the last
+        look at them."""
+        return (repr((self.inputs, self.memory.inputs, self.place)),)
+
+    def can_return_from(self, new: Course) -> bool:
+        """Whether an engine of this course can be started again once `new` has replaced it: not
+        where nothing differs but what the executable's file holds."""
+        return (self.inputs, self.place) != (new.inputs, new.place)
+
+    @property
     def place(self) -> tuple[object, ...]:
         """What was asked for."""
         asked = self.setup.wanted

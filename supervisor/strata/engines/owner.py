@@ -189,6 +189,11 @@ class EngineOwner:
             return True
         await replacer.on_ended(f"the old engine {exited.text}")
         trial = replacer.trial
+        if (former := replacer.take_former()) is not None:
+            self._restarts.on_made_room()
+            self._course = former.with_rung(self._restarts.choose)
+            self._show(EngineState.RESTARTING)
+            return True
         if trial is None or decision is not None:
             return await self._carry_out(exited, decision or Stopped())
         self._restarts.on_made_room()
@@ -267,7 +272,7 @@ class EngineOwner:
                 signature=verdict.signature,
                 blamed_mode=", ".join(verdict.taken_out),
                 is_planned=self._replacer.trial is not None,
-                is_lower=is_stepped,
+                is_lower=is_stepped or self._replacer.is_back,
                 acquitted=verdict.acquitted,
             )
             if convicted := gate.on_lost(lost):
@@ -288,6 +293,8 @@ class EngineOwner:
             return None
         if self._is_making_room and exited.exit_class is ExitClass.STOP:
             return self._restarts.on_made_room()
+        if exited.is_crash and replacer.on_crashed(exited):
+            return None
         return self._restarts.on_exited(self._ended(exited, took_mode_out))
 
     def _on_convicted(self, request: str, crash: str) -> None:

@@ -55,6 +55,7 @@ class Reload:
 
     setup: EngineSetup
     say: Callable[[str], None]  # told of progress, in sentences
+    is_forced: bool = False  # also settings that were left for a crash
     outcome: asyncio.Future[str] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )

@@ -18,6 +18,7 @@ from strata.engines.exits import EngineExit
 from strata.engines.gate import Gate
 from strata.engines.handshake import top_rung
 from strata.engines.port import EngineListener, EngineLost
+from strata.engines.probation import Probation
 from strata.engines.reload import (
     Reload,
     ReloadError,
@@ -82,6 +83,8 @@ class Replacer:
         self._current: Reload | None = None
         self.successor: Successor | None = None
         self.trial: Trial | None = None
+        self.probation: Probation[Course] = Probation()
+        self._former: Course | None = None  # to go back to, once the engine has ended
 
     def put(self, wanted: Reload) -> None:
         """Raises ReloadError while another one is under way."""
@@ -101,6 +104,27 @@ class Replacer:
             except StrataError as error:
                 await self._fail(wanted, ReloadError(str(error), exit_code=error.exit_code))
             self._current = None
+
+    def on_crashed(self, exited: EngineExit) -> bool:
+        """The engine that runs has crashed by its own doing; whether the settings before the last
+        reload come back for that."""
+        self._former = self.probation.on_crash(exited.text, asyncio.get_running_loop().time())
+        if self._former is None:
+            return False
+        text = f"The reload is taken back: the new engine {exited.text}. The former settings serve."
+        self._decisions.add("reload.rolled_back", text)
+        log.error("the reload is taken back: the new engine %s", exited.text)
+        return True
+
+    @property
+    def is_back(self) -> bool:
+        """Whether the former settings come back."""
+        return self._former is not None
+
+    def take_former(self) -> Course | None:
+        """What is started next instead, where `on_crashed` said so."""
+        former, self._former = self._former, None
+        return former
 
     async def on_ended(self, why: str) -> None:
         """The engine that `serve` stood beside is gone; what has not taken over ends, too."""
@@ -127,6 +151,7 @@ class Replacer:
     def on_trial_ready(self) -> None:
         trial, self.trial = self.trial, None
         if trial is not None and trial.epoch is not None:
+            self._begin_probation(trial.old, trial.new)
             self._succeed(trial.reload, f"engine start {trial.epoch.number} has taken over")
 
     def on_trial_failed(self, trial: Trial, epoch: Epoch, exited: EngineExit) -> None:
@@ -158,6 +183,8 @@ class Replacer:
             )
         wanted.say("the new engine is asked for its plan")
         await new.memory.on_start()
+        if (why := self.probation.why_not(new.key)) and not wanted.is_forced:
+            raise ReloadError(f"{why}; --force tries it again", exit_code=78)
         is_same_place = (new.memory.inputs, new.place) == (old.memory.inputs, old.place)
         room = await find_room(new)
         if is_same_place:  # another place begins at the top of its ladder
@@ -172,9 +199,14 @@ class Replacer:
         wanted.say("the new engine is ready and takes over")
         await await_movable(gate, successor)
         self._take_over(successor, epoch, gate)
+        self._begin_probation(old, new)
         self._succeed(wanted, f"engine start {successor.epoch.number} has taken over")
         self._current = None
         return True
+
+    def _begin_probation(self, old: Course, new: Course) -> None:
+        now = asyncio.get_running_loop().time()
+        self.probation.begin(old, new.key, now, can_return=old.can_return_from(new))
 
     def _begin_trial(self, wanted: Reload, new: Course, epoch: Epoch, room: Room) -> bool:
         text = f"there is no room for both engines: {room.text}; the old one ends first"
