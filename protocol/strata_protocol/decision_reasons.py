@@ -86,6 +86,22 @@ DECISIONS: Final[tuple[ReasonCode, ...]] = (
         "A request that ended engines is refused from now on.",
         "See `crashes` for its hash and lengths; change the request.",
     ),
+    ReasonCode(
+        "poison.shape_apart",
+        "Several requests of one kind ended engines; such requests run alone for an hour.",
+        "See `crashes` for what they have in common.",
+    ),
+    ReasonCode("poison.shape_free", "Requests of one kind run with others again.", "Nothing."),
+    ReasonCode(
+        "mode.acquitted",
+        "A mode is offered again: a request is convicted of the crashes it was taken out for.",
+        "Nothing; see `crashes` for the request's hash and lengths.",
+    ),
+    ReasonCode(
+        "reload.rolled_back",
+        "The new engine crashed soon after it had taken over; the former settings came back.",
+        "See `crashes`; correct what was changed, or reload with --force.",
+    ),
     ReasonCode("reload.started", "Another engine is started to take over.", "Nothing."),
     ReasonCode("reload.done", "Another engine has taken over.", "Nothing."),
     ReasonCode(

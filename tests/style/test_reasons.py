@@ -22,7 +22,10 @@ OTHER_FIRST = {
     *("attention", "general", "nextn", "rope", "split", "ssm", "tokenizer"),
     *("aiohttp", "asyncio", "chat", "memory", "strata", "weights"),
 }
-MEMORY_PARTS = {"drafter.activations", "drafter.kv", "drafter.logits", "state.checkpoints"}
+MEMORY_PARTS = {
+    *("drafter.activations", "drafter.hidden", "drafter.kv", "drafter.logits"),
+    "state.checkpoints",
+}
 FILE_NAME = re.compile(
     r".*\.(bin|cpp|gguf|gz|h|html|json|jsonl|lock|log|md|py|sock|toml|txt|weight)"
 )

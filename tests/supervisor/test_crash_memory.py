@@ -16,7 +16,7 @@ from strata.engines.epoch_beacon import FILES_KEPT, EpochBeacon, beacon_path
 from strata.engines.exits import ExitClass
 from strata.engines.owner_view import EngineState
 from strata.engines.quarantine import QuarantineState
-from strata.serving.request import Finished
+from strata.serving.request import Failed, Finished
 from strata_protocol import beacon
 from strata_protocol.messages import Hello
 
@@ -153,14 +153,17 @@ async def test_drafts_crash_once_and_never_again(make_rig: RigMaker, tmp_path: P
         assert offers(tmp_path) == [[], ["mtp"]]
 
 
-async def test_prompt_rows_are_out_at_the_second_crash_of_one_signature(
+async def test_prompt_rows_are_out_at_the_second_request_with_one_signature(
     make_rig: RigMaker, tmp_path: Path
 ) -> None:
     dies = {"die_at": "long", "signal": signal.SIGSEGV}
-    async with make_rig(dies, dies, {}) as rig:
+    async with make_rig(dies, dies, dies, {}) as rig:
         await rig.ready()
-        assert isinstance((await collect(await rig.submit([1, 2, 3])))[-1], Finished)
-        assert offers(tmp_path) == [[], [], ["prefill"]]
+        # What the same request does twice may be its own doing: it is refused, the mode is not out.
+        assert isinstance((await collect(await rig.submit([1, 2, 3])))[-1], Failed)
+        await rig.ready(starts=3)
+        assert isinstance((await collect(await rig.submit([4, 5, 6])))[-1], Finished)
+        assert offers(tmp_path) == [[], [], [], ["prefill"]]
 
 
 async def test_a_single_decode_row_implicates_nothing(make_rig: RigMaker, tmp_path: Path) -> None:
