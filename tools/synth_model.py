@@ -28,7 +28,8 @@ from tools.random_blocks import Floats, encode, random_weight, tensor_type
 
 MetaValue: TypeAlias = bool | int | float | str | list[int] | list[float] | list[str]
 
-ARCHITECTURES = ("llama", "qwen3")
+ARCHITECTURES = ("llama", "qwen3", "qwen35")
+RECURRENT = ("qwen35",)  # with gated DeltaNet layers and gated attention
 TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
 
 MERGE_LINES = (
@@ -63,10 +64,22 @@ class Shape:
     fused_qkv: bool = False  # one attn_qkv tensor
     rope_factors: bool = False  # rope_freqs.weight
     draft_layers: int = 0  # for multi-token prediction, behind the others
+    # Of architectures with recurrent layers: every attention_interval-th layer has attention.
+    attention_interval: int = 4
+    state_size: int = 16
+    key_heads: int = 2
+    value_heads: int = 4
+    taps: int = 4
+    rope_dims: int = 0  # 0: the whole head
 
     @property
     def blocks(self) -> int:
         return self.layers + self.draft_layers
+
+    def is_recurrent(self, layer: int) -> bool:
+        if self.architecture not in RECURRENT or layer >= self.layers:
+            return False
+        return (layer + 1) % self.attention_interval != 0
 
 
 def byte_tokens() -> list[str]:
@@ -74,6 +87,51 @@ def byte_tokens() -> list[str]:
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     stand_in = iter(range(256, 512))
     return [chr(b) if b in plain else chr(next(stand_in)) for b in range(256)]
+
+
+def delta_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the mixer of a gated DeltaNet layer."""
+    values = shape.value_heads * shape.state_size
+    channels = 2 * shape.key_heads * shape.state_size + values
+    return {
+        "attn_qkv.weight": (channels, shape.width),
+        "attn_gate.weight": (values, shape.width),
+        "ssm_beta.weight": (shape.value_heads, shape.width),
+        "ssm_alpha.weight": (shape.value_heads, shape.width),
+        "ssm_conv1d.weight": (channels, shape.taps),
+        "ssm_a": (shape.value_heads,),
+        "ssm_dt.bias": (shape.value_heads,),
+        "ssm_norm.weight": (shape.state_size,),
+        "ssm_out.weight": (shape.width, values),
+    }
+
+
+def gated_attention_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the mixer of a gated attention layer."""
+    q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    return {
+        "attn_q.weight": (2 * q, shape.width),
+        "attn_k.weight": (kv, shape.width),
+        "attn_v.weight": (kv, shape.width),
+        "attn_q_norm.weight": (shape.head_dim,),
+        "attn_k_norm.weight": (shape.head_dim,),
+        "attn_output.weight": (shape.width, q),
+    }
+
+
+def layer_shapes(shape: Shape, layer: int) -> dict[str, tuple[int, ...]]:
+    """Names, within their layer, and shapes (rows, columns) of the tensors of one layer."""
+    if shape.architecture not in RECURRENT:
+        return block_shapes(shape)
+    mixer = delta_shapes if shape.is_recurrent(layer) else gated_attention_shapes
+    return {
+        "attn_norm.weight": (shape.width,),
+        **mixer(shape),
+        "post_attention_norm.weight": (shape.width,),
+        "ffn_gate.weight": (shape.ff, shape.width),
+        "ffn_up.weight": (shape.ff, shape.width),
+        "ffn_down.weight": (shape.width, shape.ff),
+    }
 
 
 def block_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
@@ -105,7 +163,7 @@ def draft_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
         "nextn.enorm.weight": (shape.width,),
         "nextn.hnorm.weight": (shape.width,),
         "nextn.shared_head_norm.weight": (shape.width,),
-        **block_shapes(shape),
+        **layer_shapes(shape, shape.layers),
     }
     layers = range(shape.layers, shape.blocks)
     return {f"blk.{i}.{name}": dims for i in layers for name, dims in block.items()}
@@ -120,7 +178,7 @@ def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     if shape.rope_factors:
         tensors["rope_freqs.weight"] = (shape.head_dim // 2,)
     for i in range(shape.layers):
-        tensors.update({f"blk.{i}.{name}": dims for name, dims in block_shapes(shape).items()})
+        tensors.update({f"blk.{i}.{name}": dims for name, dims in layer_shapes(shape, i).items()})
     return tensors | draft_shapes(shape)
 
 
@@ -138,9 +196,18 @@ def sizes_of(shape: Shape) -> dict[str, MetaValue]:
         f"{a}.attention.value_length": shape.head_dim,
         f"{a}.attention.layer_norm_rms_epsilon": 1e-5,
         f"{a}.rope.freq_base": 10000.0,
-        f"{a}.rope.dimension_count": shape.head_dim,
+        f"{a}.rope.dimension_count": shape.rope_dims or shape.head_dim,
         f"{a}.vocab_size": shape.vocab,
     }
+    if a in RECURRENT:
+        sizes |= {
+            f"{a}.full_attention_interval": shape.attention_interval,
+            f"{a}.ssm.conv_kernel": shape.taps,
+            f"{a}.ssm.state_size": shape.state_size,
+            f"{a}.ssm.group_count": shape.key_heads,
+            f"{a}.ssm.time_step_rank": shape.value_heads,
+            f"{a}.ssm.inner_size": shape.value_heads * shape.state_size,
+        }
     if shape.draft_layers:
         sizes[f"{a}.nextn_predict_layers"] = shape.draft_layers
     return sizes
@@ -158,7 +225,7 @@ def metadata_of(shape: Shape) -> dict[str, MetaValue]:
         "general.name": f"synthetic {a}",
         **sizes_of(shape),
         "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "smollm" if a == "llama" else "qwen2",
+        "tokenizer.ggml.pre": {"llama": "smollm", "qwen35": "qwen35"}.get(a, "qwen2"),
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": kinds,
         "tokenizer.ggml.merges": list(MERGES),
@@ -185,6 +252,8 @@ def _weight(
         values: Floats = (1 + 0.2 * rng.standard_normal(dims)).astype(np.float32)
         if predictable and name.endswith(("attn_norm.weight", "ffn_norm.weight")):
             values *= QUIET  # layers add little to the token's embedding
+    elif name.endswith("ssm_a"):  # decays between about 0.5 and 0.99 a token
+        values = -np.exp(rng.uniform(-4, 0, dims)).astype(np.float32)
     elif name == "rope_freqs.weight":
         values = np.linspace(1, 4, dims[0], dtype=np.float32)
     else:
@@ -278,6 +347,8 @@ def write_model(
 
     def kind_of(name: str) -> str:
         chosen = vector_kind if len(shapes[name]) == 1 else kind
+        if name.endswith("ssm_conv1d.weight"):  # rows of a few values have no blocks
+            return vector_kind
         chosen = _override(name, kinds, "f32" if name == "rope_freqs.weight" else chosen)
         return _override(name, draft_kinds, chosen) if name in drafts else chosen
 
@@ -338,6 +409,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--type", choices=TYPES, default="f32", help="type of the matrices")
     parser.add_argument("--seed", type=int, default=1)
     sizes = ("layers", "width", "heads", "kv_heads", "head_dim", "ff", "vocab", "context")
+    sizes += ("attention_interval", "state_size", "key_heads", "value_heads", "taps", "rope_dims")
     for name in (*sizes, "draft_layers"):
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=int, default=getattr(defaults, name))

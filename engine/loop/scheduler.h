@@ -41,7 +41,7 @@ struct SchedulerConfig {
     bool prefix_cache = true;
     uint32_t state_checkpoints = 0;  // slots for recurrent states, behind those of sequences; with
                                      // a prefix cache, 0 = the model has no such states
-    uint32_t waiting_max = 4096;             // requests that may wait
+    uint32_t waiting_max = 4096;     // requests that may wait
     uint64_t waiting_tokens_max = 1u << 25;  // their tokens
     uint32_t spec = 0;                       // drafts a sequence may verify per step
     bool batch_mtp = false;                  // drafts also while sequences share a step

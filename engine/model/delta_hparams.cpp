@@ -9,6 +9,7 @@ namespace strata {
 
 namespace {
 
+constexpr uint64_t kIntervalMax = 1024;
 constexpr uint64_t kTapsMax = 64;
 constexpr uint64_t kStateSizeMax = 1024;
 constexpr uint64_t kStateHeadsMax = 4096;
@@ -40,8 +41,7 @@ std::vector<bool> read_recurrent(const gguf::File& file,
             }
         }
     } else {
-        const uint32_t interval =
-            meta.optional_uint("full_attention_interval", 4, 1, hp.layers + 1);
+        const uint32_t interval = meta.optional_uint("full_attention_interval", 4, 1, kIntervalMax);
         for (uint32_t i = 0; i < hp.layers; ++i) recurrent[i] = (i + 1) % interval != 0;
     }
     return recurrent;
@@ -85,6 +85,12 @@ void check_sections(const gguf::File& file, const MetadataReader& meta, const Hp
 void read_delta_sizes(const gguf::File& file, std::string_view architecture, Hparams& hp) {
     const MetadataReader meta(file, architecture);
     hp.is_recurrent = read_recurrent(file, meta, hp);
+    if (hp.kv_layers() == 0) {
+        const bool is_named = meta.has("attention.recurrent_layers");
+        refuse(ErrorKind::Unsupported,
+               meta.key(is_named ? "attention.recurrent_layers" : "full_attention_interval"),
+               "leaves no layer of attention; models without any are not supported");
+    }
     hp.delta.taps = meta.required_uint("ssm.conv_kernel", 1, kTapsMax);
     hp.delta.head_dim = meta.required_uint("ssm.state_size", 1, kStateSizeMax);
     hp.delta.key_heads = meta.required_uint("ssm.group_count", 1, kStateHeadsMax);

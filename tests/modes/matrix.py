@@ -62,6 +62,9 @@ SHAPES: dict[str, Shape] = {
     "llama with drafts": Shape(draft_layers=1, **_WIDE),
     "qwen3": Shape(architecture="qwen3", **_WIDE),
     "qwen3 fused": Shape(architecture="qwen3", fused_qkv=True, rope_factors=False, **_WIDE),
+    "qwen35": Shape(
+        architecture="qwen35", attention_interval=2, state_size=32, value_heads=8, **_WIDE
+    ),
 }
 
 WANTED: dict[str, tuple[object, ...]] = {

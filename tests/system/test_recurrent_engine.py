@@ -1,0 +1,83 @@
+"""The real engine with a model of recurrent layers: it proves its modes, and a conversation that
+begins with a kept state gets what it gets without a prefix cache."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.system.engine_driver import Engine, submit
+from tools.synth_model import Shape, write_model
+
+SHAPE = Shape(architecture="qwen35", layers=4, head_dim=32, rope_dims=16, context=2048)
+TURN = 40  # tokens of an answer
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    return write_model(folder / "m.gguf", SHAPE, kind="q8_0")
+
+
+def words(length: int, seed: int) -> list[int]:
+    return random.Random(seed).choices(range(SHAPE.vocab), k=length)
+
+
+def answer(engine: Engine, rid: int, ids: list[int]) -> tuple[list[int], int]:
+    engine.send(submit(rid, ids, max_tokens=TURN, ignore_eos=True))
+    done = engine.done(rid)
+    return list(engine.outputs[rid].ids), done.cached_tokens
+
+
+def conversation(engine: Engine) -> list[tuple[list[int], int]]:
+    system, turns = words(150, 1), []
+    # Two that share a beginning, then a third: the second leaves a state where the first differs.
+    for seed in (2, 3, 4):
+        turns.append(answer(engine, len(turns), system + words(30, seed)))
+    # The next turn of the last one, behind its answer.
+    history = system + words(30, 4) + turns[-1][0]
+    turns.append(answer(engine, len(turns), history + words(20, 5)))
+    turns.append(answer(engine, len(turns), history + words(20, 5)))
+    return turns
+
+
+def test_prefixes_with_kept_states_give_the_same_text(engine_path: Path, model: Path) -> None:
+    results = {}
+    for is_cached in (True, False):
+        with Engine(engine_path) as engine:
+            ready = engine.boot(model, batch=4, prefill=64, kv_tokens=8192, prefix_cache=is_cached)
+            assert ready.plan.prefix_cache is is_cached
+            assert all(probe.ok and not probe.reasons for probe in engine.probes)
+            results[is_cached] = conversation(engine)
+    assert [text for text, _ in results[True]] == [text for text, _ in results[False]]
+    assert [cached for _, cached in results[False]] == [0] * 5
+    first, second, third, next_turn, again = (cached for _, cached in results[True])
+    assert (first, second) == (0, 0)  # nothing kept yet where they part
+    assert third == 128  # the shared beginning in whole pages
+    assert next_turn == 192  # the last page border in the answer: 180 + 40 tokens were known
+    assert again == 224
+
+
+def test_drafts_beside_others_change_nothing(engine_path: Path, tmp_path: Path) -> None:
+    shape = Shape(
+        architecture="qwen35", layers=4, head_dim=32, rope_dims=16, context=1024, draft_layers=1
+    )
+    path = write_model(tmp_path / "d.gguf", shape, predictable=True)
+    texts, drafted = {}, {0: 0, 3: 0}
+    for spec, mtp in ((3, "model"), (0, "off")):
+        with Engine(engine_path, *(["--fixed-drafts"] if spec else [])) as engine:
+            ready = engine.boot(path, batch=4, prefill=32, kv_tokens=4096, spec=spec, mtp=mtp)
+            assert (ready.plan.spec, ready.plan.batch_mtp) == (spec, spec > 0)
+            engine.send(
+                *(
+                    submit(rid, words(40 + rid, rid), max_tokens=TURN, ignore_eos=True)
+                    for rid in range(4)
+                )
+            )
+            for rid in range(4):
+                drafted[spec] += engine.done(rid).drafted_tokens
+            texts[spec] = [list(engine.outputs[rid].ids) for rid in range(4)]
+    assert texts[3] == texts[0]
+    assert drafted[3] > drafted[0] == 0
