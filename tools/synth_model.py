@@ -408,8 +408,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--arch", choices=ARCHITECTURES, default="llama")
     parser.add_argument("--type", choices=TYPES, default="f32", help="type of the matrices")
     parser.add_argument("--seed", type=int, default=1)
-    sizes = ("layers", "width", "heads", "kv_heads", "head_dim", "ff", "vocab", "context")
-    sizes += ("attention_interval", "state_size", "key_heads", "value_heads", "taps", "rope_dims")
+    dense = ("layers", "width", "heads", "kv_heads", "head_dim", "ff", "vocab", "context")
+    delta = ("attention_interval", "state_size", "key_heads", "value_heads", "taps", "rope_dims")
+    sizes = (*dense, *delta)
     for name in (*sizes, "draft_layers"):
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=int, default=getattr(defaults, name))

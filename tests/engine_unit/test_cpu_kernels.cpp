@@ -8,6 +8,7 @@
 
 #include "engine/base/cpu_features.h"
 #include "engine/cpu/kernels.h"
+#include "engine/plan/state_layout.h"
 #include "tests/engine_unit/check.h"
 
 namespace strata {
@@ -47,7 +48,15 @@ struct World {
     std::vector<int32_t> tokens;
     std::vector<uint32_t> positions, sequences, page_tables, gather;
     std::vector<std::byte> weight, k_pages, v_pages;
+    std::vector<float> vector2, states;
+    uint64_t state_floats = 0;
+    std::vector<StateRun> runs;
 };
+
+// Columns of a weight: its inputs, or the taps of a convolution.
+uint32_t weight_columns(const OpRequest& request) {
+    return request.taps > 0 ? request.taps : request.k;
+}
 
 std::vector<std::byte> random_weight(Random& random, DType type, uint64_t elements) {
     std::vector<std::byte> bytes(dtype_bytes(type, elements));
@@ -62,12 +71,12 @@ World make_world(const OpRequest& request) {
     world.request = request;
     const uint64_t elements = uint64_t{request.rows} * request.k;
     const bool is_concat = request.kind == OpKind::Concat;
-    const bool is_produced =
-        request.kind == OpKind::Matmul || request.kind == OpKind::Embed || is_concat;
     world.x = random.floats(request.kind == OpKind::Embed ? 0 : elements);
-    world.y =
-        random.floats(is_concat ? uint64_t{request.rows} * (request.n - request.k) : elements);
-    world.out = random.floats(is_produced ? uint64_t{request.rows} * request.n : elements);
+    const uint32_t y_width = is_concat                           ? request.n - request.k
+                             : request.kind == OpKind::DeltaRule ? 2 * request.heads
+                                                                 : request.k;
+    world.y = random.floats(uint64_t{request.rows} * y_width);
+    world.out = random.floats(uint64_t{request.rows} * (request.n > 0 ? request.n : request.k));
     const bool is_grouped = (request.features & kFeatureGrouped) != 0;
     world.vector = random.floats(request.kind == OpKind::Matmul ? request.n
                                  : is_grouped                   ? request.head_dim
@@ -92,11 +101,21 @@ World make_world(const OpRequest& request) {
         const uint32_t per_sequence = (request.rows + sequences - 1) / sequences;
         world.sequences.push_back(row / per_sequence);
         world.positions.push_back(kContext - per_sequence + row % per_sequence);
+        if (row % per_sequence == 0)
+            world.runs.push_back(
+                {row / per_sequence, row, 0, world.positions.back(), request.undo, 0, 0, 1});
+        StateRun& run = world.runs.back();
+        ++run.rows;
+        run.commit = run.rows - std::min(run.rows, request.undo);
     }
+    world.vector2 = random.floats(request.kind == OpKind::DeltaGates ? request.heads : 0);
+    world.state_floats = op_state_floats(request);
+    world.states = random.floats(world.state_floats * sequences);
     for (uint32_t page = 0; page < sequences * kPages; ++page)
         world.page_tables.push_back(sequences * kPages - 1 - page);
     if (request.weight != DType::None)
-        world.weight = random_weight(random, request.weight, uint64_t{request.n} * request.k);
+        world.weight =
+            random_weight(random, request.weight, uint64_t{request.n} * weight_columns(request));
     if (request.kv != DType::None) {
         const uint64_t floats =
             uint64_t{sequences} * kPages * request.kv_heads * request.head_dim * 32;
@@ -120,6 +139,10 @@ void run_entry(const KernelEntry& entry, World& world) {
     call.out = world.out.data();
     call.quant = {world.values.data(), world.scales.data(), world.sums.data()};
     call.vector = world.vector.data();
+    call.vector2 = world.vector2.data();
+    call.state = {world.states.data(), world.state_floats};
+    call.row.runs = world.runs.data();
+    call.row.run_count = static_cast<uint32_t>(world.runs.size());
     call.rope = world.rope.data();
     call.eps = 1e-5f;
     call.scale = 0.125f;
@@ -136,11 +159,11 @@ void run_entry(const KernelEntry& entry, World& world) {
                    world.weight.size(),
                    request.weight,
                    is_embed ? request.k : request.n,
-                   is_embed ? request.n : request.k};
+                   is_embed ? request.n : weight_columns(request)};
     std::vector<std::byte> packed;
     if (entry.packing) {
         const Packing& packing = *entry.packing;
-        packed.resize(packing.bytes(request.weight, request.n, request.k));
+        packed.resize(packing.bytes(request.weight, request.n, weight_columns(request)));
         const uint32_t tiles = (request.n + packing.tile_rows - 1) / packing.tile_rows;
         packing.pack(call.weight, packed.data(), {0, tiles});
         call.weight.data = packed.data();
