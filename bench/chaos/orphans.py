@@ -32,6 +32,8 @@ async def orphan_gone(bench: Bench) -> Figure:
         "idle": lambda b: asyncio.ensure_future(_idle(b)),
         "in a step": lambda b: asyncio.ensure_future(_in_a_step(b)),
         "with a full pipe": lambda b: asyncio.ensure_future(_full_pipe(b)),
+        "stopped": lambda b: asyncio.ensure_future(_stopped(b)),
+        "the real engine, stopped": lambda b: asyncio.ensure_future(_stopped(b, b.engine)),
     }
     if bench.faults is not None:
         kinds["within a kernel of the real engine"] = lambda b: asyncio.ensure_future(_kernel(b))
@@ -63,6 +65,16 @@ async def _killed(service: Served) -> float:
 
 async def _idle(bench: Bench) -> float:
     async with served(bench.folder()) as service:
+        return await _killed(service)
+
+
+async def _stopped(bench: Bench, engine: Path | None = None) -> float:
+    """The parent-death signal is SIGKILL, which a stopped process gets too."""
+    async with served(bench.folder(), "--threads", "1", engine=engine) as service:
+        running = service.engine()
+        if running is None:
+            raise RuntimeError(f"no engine runs: {service.log()}")
+        os.kill(running[0], signal.SIGSTOP)
         return await _killed(service)
 
 
