@@ -26,9 +26,9 @@ uint32_t DraftProber::prompt_tokens() const {
                                  kTokens);
 }
 
-DraftProber::Run DraftProber::run(uint32_t sequences, bool has_drafts) {
+DraftProber::Run DraftProber::run(uint32_t first, uint32_t count, bool has_drafts) {
     SchedulerConfig config;
-    config.batch = std::min(plan_.batch, sequences);
+    config.batch = count;
     config.prefill = std::min(plan_.prefill, Prober::kStepRowsMax);
     config.max_context = plan_.max_context;
     config.pages = plan_.pages();
@@ -48,9 +48,9 @@ DraftProber::Run DraftProber::run(uint32_t sequences, bool has_drafts) {
                          no_clock);
     }
     Run run;
-    run.texts.resize(sequences);
+    run.texts.resize(count);
     Effects effects;
-    for (uint32_t s = 0; s < sequences; ++s) {
+    for (uint32_t s = first; s < first + count; ++s) {
         SamplingParams params;
         params.temperature = 0;
         params.max_tokens = kTokens;
@@ -91,12 +91,12 @@ DraftProber::Run DraftProber::run(uint32_t sequences, bool has_drafts) {
         if (drafting) drafting->absorb(advances);
         scheduler.complete(outcomes, 0, effects);
         for (const TokenEffect& effect : effects.tokens) {
-            Text& text = run.texts[effect.rid];
+            Text& text = run.texts[effect.rid - first];
             text.tokens.push_back(effect.token);
             text.logprobs.push_back(effect.logprob->logprob);
         }
         for (const protocol::Done& done : effects.done) {
-            run.texts[done.rid].is_finite = done.reason != protocol::FinishReason::Error;
+            run.texts[done.rid - first].is_finite = done.reason != protocol::FinishReason::Error;
         }
         effects.clear();
         on_step_();
@@ -104,16 +104,16 @@ DraftProber::Run DraftProber::run(uint32_t sequences, bool has_drafts) {
     return run;
 }
 
-// Both sequences, one after the other.
-const DraftProber::Run& DraftProber::plain() {
-    if (!plain_) plain_ = run(2, false);
-    return *plain_;
+const DraftProber::Text& DraftProber::plain(uint32_t index) {
+    std::optional<Text>& text = plain_[index];
+    if (!text) text = std::move(run(index, 1, false).texts.front());
+    return *text;
 }
 
-std::vector<Reason> DraftProber::compare(const Run& with, uint32_t sequences) {
-    for (uint32_t s = 0; s < sequences; ++s) {
+std::vector<Reason> DraftProber::compare(const Run& with) {
+    for (uint32_t s = 0; s < with.texts.size(); ++s) {
         const Text& got = with.texts[s];
-        const Text& wanted = plain().texts[s];
+        const Text& wanted = plain(s);
         if (!got.is_finite || got.tokens.size() != wanted.tokens.size()) {
             return {{"numeric.logits", "the logits of a step with drafts are not finite"}};
         }
@@ -131,9 +131,9 @@ std::vector<Reason> DraftProber::compare(const Run& with, uint32_t sequences) {
 
 ProbeResult DraftProber::mtp() {
     ProbeResult result{"mtp", {}};
-    plain();
-    const Run with = run(1, true);
-    result.reasons = compare(with, 1);
+    plain(0);
+    const Run with = run(0, 1, true);
+    result.reasons = compare(with);
     if (!result.reasons.empty()) return result;
     const double tried = static_cast<double>(std::max<uint64_t>(with.tried, 1));
     if (static_cast<double>(with.accepted) < kAcceptanceMin * tried) {
@@ -147,8 +147,9 @@ ProbeResult DraftProber::mtp() {
 
 ProbeResult DraftProber::batch_mtp() {
     ProbeResult result{"batch_mtp", {}};
-    plain();
-    result.reasons = compare(run(2, true), 2);
+    plain(0);
+    plain(1);
+    result.reasons = compare(run(0, 2, true));
     return result;
 }
 

@@ -5,6 +5,7 @@
 // sequence.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <vector>
@@ -45,14 +46,15 @@ class DraftProber {
     };
 
     uint32_t prompt_tokens() const;
-    Run run(uint32_t sequences, bool has_drafts);
-    const Run& plain();
-    std::vector<Reason> compare(const Run& with, uint32_t sequences);
+    // Serves texts `first` to `first + count - 1`, all at once.
+    Run run(uint32_t first, uint32_t count, bool has_drafts);
+    const Text& plain(uint32_t index);  // alone, without drafts
+    std::vector<Reason> compare(const Run& with);
 
     Runtime& runtime_;
     ModePlan plan_;
     std::function<void()> on_step_;
-    std::optional<Run> plain_;
+    std::array<std::optional<Text>, 2> plain_;
 };
 
 }  // namespace strata

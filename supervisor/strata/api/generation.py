@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, assert_never
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from strata_protocol.messages import ErrorKind, FinishReason, Timings, TokenLogprob
 
 from strata.api.choice import ChoiceText, Delta
@@ -81,6 +81,8 @@ class _Sequence:
     handle: Handle | None = None
     cached_tokens: int = 0
     output_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     timings: Timings = field(default_factory=Timings)
 
 
@@ -147,7 +149,22 @@ class Generation:
             output,
             prompt + output,
             PromptTokensDetails(cached),
-            CompletionTokensDetails(sum(counted)) if counted else UNSET,
+            self._details(sum(counted) if counted else None),
+        )
+
+    def _drafts(self) -> tuple[int, int]:
+        """Drafts that were verified, and how many of them were right."""
+        sequences = self._sequences
+        return sum(s.drafted_tokens for s in sequences), sum(s.accepted_tokens for s in sequences)
+
+    def _details(self, reasoning: int | None) -> CompletionTokensDetails | UnsetType:
+        drafted, accepted = self._drafts()
+        if reasoning is None and not drafted:
+            return UNSET
+        return CompletionTokensDetails(
+            UNSET if reasoning is None else reasoning,
+            accepted if drafted else UNSET,
+            drafted - accepted if drafted else UNSET,
         )
 
     def timings(self) -> RunTimings:
@@ -158,12 +175,15 @@ class Generation:
         computed = sum(len(s.spec.prompt_ids) - s.cached_tokens for s in sequences)
         # The first token of an answer comes with its prefill.
         decoded = sum(max(s.output_tokens - 1, 0) for s in sequences)
+        drafted, accepted = self._drafts()
         return RunTimings(
             queue_ms=sum(s.timings.queue_ms for s in sequences),
             prefill_ms=prefill_ms,
             decode_ms=decode_ms,
             prompt_per_second=_per_second(computed, prefill_ms),
             predicted_per_second=_per_second(decoded, decode_ms),
+            draft_n=drafted or UNSET,
+            draft_n_accepted=accepted if drafted else UNSET,
         )
 
     async def _read(self, index: int, sink: Sink) -> None:
@@ -217,6 +237,8 @@ class Generation:
         sequence = self._sequences[index]
         sequence.cached_tokens = event.cached_tokens
         sequence.timings = event.timings
+        sequence.drafted_tokens = event.drafted_tokens
+        sequence.accepted_tokens = event.accepted_tokens
         text = sequence.text
         if text.is_stopped:
             sequence.output_tokens = text.tokens

@@ -167,7 +167,10 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
 
 
 class CompletionTokensDetails(msgspec.Struct, frozen=True):
-    reasoning_tokens: int
+    reasoning_tokens: int | msgspec.UnsetType = msgspec.UNSET  # of models that think
+    # where drafts were verified: how many were right, and were not
+    accepted_prediction_tokens: int | msgspec.UnsetType = msgspec.UNSET
+    rejected_prediction_tokens: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -175,7 +178,6 @@ class Usage(msgspec.Struct, frozen=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
-    # of models that think
     completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -188,6 +190,9 @@ class RunTimings(msgspec.Struct, frozen=True):
     decode_ms: float
     prompt_per_second: float | None
     predicted_per_second: float | None
+    # where drafts were verified, under llama.cpp's names: how many, and how many were right
+    draft_n: int | msgspec.UnsetType = msgspec.UNSET
+    draft_n_accepted: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class TopToken(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from prometheus_client import (
 )
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
+from strata_protocol.messages import Stats
 
 from strata.engines.exits import EngineExit
 from strata.observe.status import Status
@@ -110,6 +111,12 @@ class Metrics:
         self._queue_s = histogram("queue_seconds", "arrival to submission", _LATENCY_S)
         self._request_s = histogram("request_seconds", "arrival to end", _LATENCY_S)
         self._lag = histogram("loop_lag_seconds", "how late the event loop ran", _LAG_S)
+        self._drafts = counter("draft_steps", "times that a sequence's drafts were verified")
+        self._drafted = counter("drafted_tokens", "drafts that were verified")
+        self._draft_accepted = counter("draft_accepted_tokens", "of these the ones that were right")
+        self._accepted_at = counter(
+            "draft_accepted_tokens_per_pos", "the same by place behind the last token", ["position"]
+        )
         success = Counter(
             "vllm:request_success", "requests that finished", ["finished_reason"], registry=registry
         )
@@ -126,6 +133,10 @@ class Metrics:
                     "vllm:request_queue_time_seconds": self._queue_s,
                     "vllm:prompt_tokens": self._prompt_tokens,
                     "vllm:generation_tokens": self._tokens,
+                    "vllm:spec_decode_num_drafts": self._drafts,
+                    "vllm:spec_decode_num_draft_tokens": self._drafted,
+                    "vllm:spec_decode_num_accepted_tokens": self._draft_accepted,
+                    "vllm:spec_decode_num_accepted_tokens_per_pos": self._accepted_at,
                 }
             )
         )
@@ -181,6 +192,19 @@ class Metrics:
         self._cached_tokens.inc(cached)
         if outcome in ("stop", "length"):
             self._success.labels(outcome).inc()
+
+    def on_stats(self, stats: Stats, before: Stats | None) -> None:
+        was = (
+            (before.draft_steps, before.drafted_tokens, before.accepted_tokens) if before else None
+        )
+        steps, drafted, accepted = was or (0, 0, 0)
+        self._drafts.inc(stats.draft_steps - steps)
+        self._drafted.inc(stats.drafted_tokens - drafted)
+        self._draft_accepted.inc(stats.accepted_tokens - accepted)
+        earlier = before.accepted_at if before else [0] * len(stats.accepted_at)
+        for place, (now, then) in enumerate(zip(stats.accepted_at, earlier, strict=False)):
+            if now > then:
+                self._accepted_at.labels(str(place)).inc(now - then)
 
     def on_loop_lag(self, lag_s: float) -> None:
         self.lag_s = lag_s

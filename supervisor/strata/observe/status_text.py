@@ -136,6 +136,11 @@ def _load_text(load: LoadStatus) -> str:
     if load.prompt_tokens:
         share = 100 * load.cached_tokens / load.prompt_tokens
         text += f"  prefix cache {share:.0f} % of {load.prompt_tokens} prompt tokens"
+    if load.drafted_tokens:
+        share = 100 * load.accepted_tokens / load.drafted_tokens
+        mean = 1 + load.accepted_tokens / load.draft_steps
+        text += f"  drafts {share:.0f} % of {load.drafted_tokens} right,"
+        text += f" {mean:.2f} tokens a step with drafts"
     if load.ttft_p50_s is not None and load.ttft_p95_s is not None:
         text += f"  first token p50/p95 {load.ttft_p50_s:.2f}/{load.ttft_p95_s:.2f} s"
     if load.quarantined:

@@ -129,6 +129,8 @@ class Entry:
             done.output_tokens,
             self.timings(done.timings),
             done.stop_id,
+            done.drafted_tokens,
+            done.accepted_tokens,
         )
 
     def take_scores(self, message: PromptLogprobs) -> PromptScored | None:

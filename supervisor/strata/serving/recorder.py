@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from strata_protocol.messages import Stats
+
 from strata.serving.request import CancelReason
 
 
@@ -47,6 +49,10 @@ class Recorder(Protocol):
         """`outcome`: a finish reason or an error code. `prompt`, `cached`: prompt tokens."""
         ...
 
+    def on_stats(self, stats: Stats, before: Stats | None) -> None:
+        """What an engine has done so far, and what it said last; None: nothing yet."""
+        ...
+
     def on_loop_lag(self, lag_s: float) -> None:
         """How late the event loop ran a timer."""
         ...
@@ -83,6 +89,9 @@ class NullRecorder:
         pass
 
     def on_ended(self, outcome: str, total_s: float, prompt: int, cached: int) -> None:
+        pass
+
+    def on_stats(self, stats: Stats, before: Stats | None) -> None:
         pass
 
     def on_loop_lag(self, lag_s: float) -> None:

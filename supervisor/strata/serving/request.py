@@ -66,6 +66,8 @@ class Finished:
     output_tokens: int
     timings: Timings
     stop_id: int = -1  # stop id that ended it, or -1; it is not among the tokens delivered
+    drafted_tokens: int = 0  # drafts that were verified for it by the engine that ended it
+    accepted_tokens: int = 0  # of these the ones that were right
 
 
 @dataclass(frozen=True, slots=True)

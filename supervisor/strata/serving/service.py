@@ -117,6 +117,7 @@ class EngineService:
             case PromptLogprobs():
                 self._perform(self._scheduler.on_prompt_logprobs(message))
             case Stats():
+                self._recorder.on_stats(message, self._stats)
                 self._stats = message
             case _:
                 assert_never(message)
