@@ -1,5 +1,5 @@
-"""Drafts under the whole service: they run in a batch and are counted; a drafter that is no good, or
-whose kernels are missing or crash, costs drafts and nothing else."""
+"""Drafts under the whole service: they run in a batch and are counted; a drafter that is no good,
+or whose kernels are missing or crash, costs drafts and nothing else."""
 
 from __future__ import annotations
 
