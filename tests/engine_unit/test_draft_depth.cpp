@@ -59,7 +59,7 @@ TEST(cheap_drafts_that_are_right_go_deep_and_dear_ones_do_not_begin) {
     verify(cheap, one.owned[0], kSpec, 50);
     CHECK(cheap.choose(one.candidates, 0)[0] == kSpec);
     Sequences other(1);
-    DraftDepth dear = measured(1, 1000, 900, 800);
+    DraftDepth dear = measured(1, 200, 1700, 800);
     verify(dear, other.owned[0], kSpec, 50);
     CHECK(dear.choose(other.candidates, 0)[0] == 0);
 }

@@ -85,11 +85,11 @@ async def test_drafts_run_in_a_batch_and_are_counted(
 async def test_where_drafts_cannot_share_a_step_they_run_alone(
     engine_path: Path, model: Path, tmp_path: Path
 ) -> None:
-    """The step that verifies drafts of four sequences has more rows than any other."""
-    rows = 4 * 5 + 1
-    mask = ("--prefill", "1", "--without-kernel", f"attention*:rows={rows}")
-    status, _ = await served(engine_path, model, tmp_path / "run", *FLAGS, *mask)
-    assert runs(status) == {"batch": "4", "spec": "4", "batch_mtp": "off"}
+    """The step that verifies a draft of each of four sequences has more rows than any other."""
+    few = ("--batch", "4", "--batch-mtp", "on", "--spec", "1", "--prefill", "1")
+    mask = ("--without-kernel", f"attention*:rows={4 * 2 + 1}")
+    status, _ = await served(engine_path, model, tmp_path / "run", *few, *mask)
+    assert runs(status) == {"batch": "4", "spec": "1", "batch_mtp": "off"}
     codes, text = because(status, "batch_mtp")
     assert "kernel.missing" in codes
     assert "attention" in text
