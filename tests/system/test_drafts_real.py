@@ -33,7 +33,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     want: dict[str, object] = {"batch": 4, "spec": 3, "kv_tokens": 4096, "prefill": 24}
     if request.param == "smollm2":
         model = request.getfixturevalue("smollm2_path")
-        return Case(model, want | {"mtp": str(DRAFTER), "threads": 2}, 49152, 24)
+        return Case(model, want | {"mtp": str(DRAFTER), "threads": 2}, 49152, 16)
     path = tmp_path_factory.mktemp("drafts") / f"{request.param}.gguf"
     shape = dataclasses.replace(SHAPE, architecture=request.param)
     write_model(path, shape, kind="q8_0", predictable=True)
@@ -98,9 +98,9 @@ def same(a: Output, b: Output) -> bool:
 
 def test_every_request_gets_what_it_gets_without_drafts(engine_path: Path, case: Case) -> None:
     asked = requests(case)
-    plain = serve(engine_path, case, asked, drafts=False, together=False)
+    (first,) = serve(engine_path, case, asked[:1], drafts=False, together=False)
     # A token of the first text ends another one there: a stop in the middle of accepted drafts.
-    stop = plain[0].ids[len(plain[0].ids) // 2]
+    stop = first.ids[len(first.ids) // 2]
     params = msgspec.structs.replace(asked[0].params, stop_ids=[stop], min_tokens=2)
     asked.append(msgspec.structs.replace(asked[0], rid=20, params=params))
     plain = serve(engine_path, case, asked, drafts=False, together=False)
