@@ -58,7 +58,12 @@ void Drafting::restart(Sequence& sequence, uint32_t position) {
 }
 
 void Drafting::absorb(std::span<const Advance> advances) {
-    for (const Advance& advance : advances) absorb(advance);
+    for (const Advance& advance : advances) {
+        absorb(advance);
+        // Where sequences do not share draft steps, they do not catch up together either: that mode
+        // may be out because it crashes.
+        if (!plan_.batch_mtp) run_rows();
+    }
     run_rows();
 }
 
