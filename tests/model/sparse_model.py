@@ -50,7 +50,8 @@ def write_sparse_model(
                 writer.add_array(key, value)
     total = 0
     for i, (name, dims) in enumerate(tensor_shapes(shape).items()):
-        kind = "f32" if len(dims) == 1 else kinds[i % len(kinds)]
+        is_matrix = len(dims) > 1 and dims[-1] >= 32  # rows of a convolution are shorter
+        kind = kinds[i % len(kinds)] if is_matrix else "f32"
         qtype = gguf.GGMLQuantizationType[kind.upper()]
         block, size = gguf.GGML_QUANT_SIZES[qtype]
         nbytes = int(np.prod(dims)) // block * size

@@ -4,10 +4,13 @@ begins with a kept state gets what it gets without a prefix cache."""
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 
 import pytest
+from strata_protocol import messages as m
 
+from tests.model.sparse_model import write_sparse_model
 from tests.system.engine_driver import Engine, submit
 from tools.synth_model import Shape, write_model
 
@@ -81,3 +84,35 @@ def test_drafts_beside_others_change_nothing(engine_path: Path, tmp_path: Path) 
             texts[spec] = [list(engine.outputs[rid].ids) for rid in range(4)]
     assert texts[3] == texts[0]
     assert drafted[3] > drafted[0] == 0
+
+
+def test_a_large_model_is_planned_in_time(engine_path: Path, tmp_path: Path) -> None:
+    """Sizes of a dense model of 27 thousand million parameters: states are counted apart."""
+    shape = Shape(
+        architecture="qwen35",
+        layers=64,
+        width=5120,
+        heads=24,
+        kv_heads=4,
+        head_dim=256,
+        rope_dims=64,
+        ff=17408,
+        vocab=248320,
+        context=262144,
+        tied=False,
+        state_size=128,
+        key_heads=16,
+        value_heads=48,
+    )
+    path = write_sparse_model(tmp_path / "m.gguf", shape, ("q4_k", "q6_k"))
+    with Engine(engine_path) as engine:
+        engine.expect(m.Hello)
+        engine.send(engine.offer(path, batch=4))
+        begin = time.monotonic()
+        caps = engine.expect(m.Caps)
+        assert time.monotonic() - begin < 2
+    wanted = caps.configurations[0]
+    parts = {part.name: part.bytes for part in wanted.memory}
+    state = 48 * 128 * 128 + 3 * 10240  # floats of a layer; 48 of 64 layers have one
+    assert parts["state"] == pytest.approx(wanted.plan.batch * 48 * state * 4, rel=1e-4)
+    assert parts["kv"] == wanted.plan.kv_tokens * 16 * 2 * 4 * 256 * 2
