@@ -19,6 +19,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from strata.text.chat_template import ChatMessage
@@ -62,7 +63,7 @@ def cpu_s(pid: int) -> float:
 def boot(args: argparse.Namespace, name: str, clients: int, spec: int) -> Config:
     flags = ["--fixed-drafts"] if name.startswith("depth") else []
     engine = Engine(args.engine, *flags)
-    want: dict[str, object] = {
+    want: dict[str, Any] = {
         "batch": clients,
         "threads": args.threads,
         "kv_tokens": 4096 * clients,

@@ -113,7 +113,7 @@ async def test_a_drafter_that_is_never_right_is_not_run(engine_path: Path, tmp_p
         ("matmul*:phase=probe,mode=mtp@abort", "mtp", {"spec": "0", "batch_mtp": "off"}),
     ],
 )
-async def test_a_probe_of_drafts_that_dies_takes_them_out(
+async def test_a_probe_of_drafts_that_dies_takes_them_out(  # noqa: PLR0917 - fixtures
     faulty_engine_path: Path,
     model: Path,
     tmp_path: Path,
