@@ -5,6 +5,7 @@ quantiser, else random blocks whose scales are finite, so that they decode to or
 from __future__ import annotations
 
 import enum
+import math
 from typing import TypeAlias, cast
 
 import gguf
@@ -57,15 +58,16 @@ def tensor_type(kind: str) -> gguf.GGMLQuantizationType:
 
 
 def random_blocks(kind: str, dims: tuple[int, ...], rng: np.random.Generator) -> Bytes:
-    """Rows of random blocks, u8 [rows, bytes of a row]. `dims` are (rows, columns).
+    """Rows of random blocks, u8 [rows, bytes of a row]. `dims` are (rows, columns), or have more
+    axes before them.
 
     Values have a standard deviation near columns^-0.5 in most formats, and are finite in all.
     """
-    rows, columns = dims
+    columns = dims[-1]
     block, size = gguf.GGML_QUANT_SIZES[tensor_type(kind)]
     if columns % block:
         raise ValueError(f"{columns} columns are no multiple of {block}, the block of {kind}")
-    blocks = rng.integers(0, 256, size=(rows * columns // block, size), dtype=np.uint8)
+    blocks = rng.integers(0, 256, size=(math.prod(dims) // block, size), dtype=np.uint8)
     deviation = float(columns) ** -0.5
     for offset, steps in HALF_SCALES.get(kind, {}).items():
         blocks[:, offset : offset + 2] = np.array([deviation / steps], np.float16).view(np.uint8)
@@ -77,13 +79,14 @@ def random_blocks(kind: str, dims: tuple[int, ...], rng: np.random.Generator) ->
             blocks[:, 55] |= 0x20
         case "nvfp4":  # four scales of 4 exponent and 3 mantissa bits
             blocks[:, :4] = 0x18
-    return blocks.reshape(rows, -1)
+    return blocks.reshape(*dims[:-1], -1)
 
 
 def random_weight(
     kind: str, dims: tuple[int, ...], scale: float, rng: np.random.Generator
 ) -> npt.NDArray[np.generic]:
-    """A matrix of (rows, columns) in the form that GGUFWriter takes: values, or bytes of blocks.
+    """A matrix of (rows, columns), or a stack, in the form that GGUFWriter takes: values, or
+    bytes of blocks.
 
     `scale` is the deviation of the values; types without a quantiser have their own.
     """

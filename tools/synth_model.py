@@ -28,8 +28,9 @@ from tools.random_blocks import Floats, encode, random_weight, tensor_type
 
 MetaValue: TypeAlias = bool | int | float | str | list[int] | list[float] | list[str]
 
-ARCHITECTURES = ("llama", "qwen3", "qwen35")
+ARCHITECTURES = ("llama", "qwen3", "qwen3moe", "qwen35")
 RECURRENT = ("qwen35",)  # with gated DeltaNet layers and gated attention
+MOE = frozenset({"qwen3moe"})  # architectures with a mixture of experts in each layer
 TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
 
 MERGE_LINES = (
@@ -71,6 +72,13 @@ class Shape:
     value_heads: int = 4
     taps: int = 4
     rope_dims: int = 0  # 0: the whole head
+    # Of architectures with mixtures of experts, whose experts have the place of `ff`.
+    experts: int = 8
+    experts_used: int = 2
+    expert_ff: int = 32
+    shared_ff: int = 0  # of the expert that every row has
+    fused_gate_up: bool = False  # one ffn_gate_up_exps tensor
+    expert_scales: bool = False  # ".scale" of the experts' tensors
 
     @property
     def blocks(self) -> int:
@@ -145,14 +153,40 @@ def block_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
         block[f"{name}.weight"] = (rows, shape.width)
         if shape.biases:
             block[f"{name}.bias"] = (rows,)
-    if shape.architecture == "qwen3":
+    if shape.architecture in {"qwen3", "qwen3moe"}:
         block["attn_q_norm.weight"] = (shape.head_dim,)
         block["attn_k_norm.weight"] = (shape.head_dim,)
     block["attn_output.weight"] = (shape.width, q)
     block["ffn_norm.weight"] = (shape.width,)
-    block["ffn_gate.weight"] = (shape.ff, shape.width)
-    block["ffn_up.weight"] = (shape.ff, shape.width)
-    block["ffn_down.weight"] = (shape.width, shape.ff)
+    return block | (moe_shapes(shape) if shape.architecture in MOE else dense_shapes(shape))
+
+
+def dense_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a dense feed-forward part."""
+    return {
+        "ffn_gate.weight": (shape.ff, shape.width),
+        "ffn_up.weight": (shape.ff, shape.width),
+        "ffn_down.weight": (shape.width, shape.ff),
+    }
+
+
+def moe_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Names and shapes, (experts, rows, columns) of the experts', of a mixture of experts."""
+    experts, ff, width = shape.experts, shape.expert_ff, shape.width
+    stacks = {"ffn_gate_exps": (experts, ff, width), "ffn_up_exps": (experts, ff, width)}
+    if shape.fused_gate_up:
+        stacks = {"ffn_gate_up_exps": (experts, 2 * ff, width)}
+    stacks["ffn_down_exps"] = (experts, width, ff)
+    block: dict[str, tuple[int, ...]] = {"ffn_gate_inp.weight": (experts, width)}
+    for name, dims in stacks.items():
+        block[f"{name}.weight"] = dims
+        if shape.expert_scales:
+            block[f"{name}.scale"] = (experts,)
+    if shape.shared_ff:
+        block["ffn_gate_inp_shexp.weight"] = (width,)
+        block["ffn_gate_shexp.weight"] = (shape.shared_ff, width)
+        block["ffn_up_shexp.weight"] = (shape.shared_ff, width)
+        block["ffn_down_shexp.weight"] = (width, shape.shared_ff)
     return block
 
 
@@ -208,6 +242,12 @@ def sizes_of(shape: Shape) -> dict[str, MetaValue]:
             f"{a}.ssm.time_step_rank": shape.value_heads,
             f"{a}.ssm.inner_size": shape.value_heads * shape.state_size,
         }
+    if a in MOE:
+        sizes[f"{a}.expert_count"] = shape.experts
+        sizes[f"{a}.expert_used_count"] = shape.experts_used
+        sizes[f"{a}.expert_feed_forward_length"] = shape.expert_ff
+        if shape.shared_ff:
+            sizes[f"{a}.expert_shared_feed_forward_length"] = shape.shared_ff
     if shape.draft_layers:
         sizes[f"{a}.nextn_predict_layers"] = shape.draft_layers
     return sizes
@@ -246,7 +286,7 @@ def _weight(
         mixed[:, : dims[0]] += np.eye(dims[0], dtype=np.float32)
         return encode(mixed, kind)
     if len(dims) > 1:
-        scale = 1.0 if name == "token_embd.weight" else dims[1] ** -0.5
+        scale = 1.0 if name == "token_embd.weight" else dims[-1] ** -0.5
         return random_weight(kind, dims, scale, rng)
     if name.endswith("norm.weight"):
         values: Floats = (1 + 0.2 * rng.standard_normal(dims)).astype(np.float32)
@@ -254,6 +294,8 @@ def _weight(
             values *= QUIET  # layers add little to the token's embedding
     elif name.endswith("ssm_a"):  # decays between about 0.5 and 0.99 a token
         values = -np.exp(rng.uniform(-4, 0, dims)).astype(np.float32)
+    elif name.endswith(".scale"):
+        values = rng.uniform(0.5, 1.5, dims).astype(np.float32)
     elif name == "rope_freqs.weight":
         values = np.linspace(1, 4, dims[0], dtype=np.float32)
     else:
@@ -349,7 +391,8 @@ def write_model(
         chosen = vector_kind if len(shapes[name]) == 1 else kind
         if name.endswith("ssm_conv1d.weight"):  # rows of a few values have no blocks
             return vector_kind
-        chosen = _override(name, kinds, "f32" if name == "rope_freqs.weight" else chosen)
+        is_f32 = name == "rope_freqs.weight" or "ffn_gate_inp" in name  # as in all files
+        chosen = _override(name, kinds, "f32" if is_f32 else chosen)
         return _override(name, draft_kinds, chosen) if name in drafts else chosen
 
     return _write(
@@ -411,14 +454,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     dense = ("layers", "width", "heads", "kv_heads", "head_dim", "ff", "vocab", "context")
     delta = ("attention_interval", "state_size", "key_heads", "value_heads", "taps", "rope_dims")
     sizes = (*dense, *delta)
-    for name in (*sizes, "draft_layers"):
+    moe = ("experts", "experts_used", "expert_ff", "shared_ff")
+    for name in (*sizes, "draft_layers", *moe):
         flag = "--" + name.replace("_", "-")
         parser.add_argument(flag, type=int, default=getattr(defaults, name))
-    for name in ("biases", "fused_qkv", "rope_factors"):
+    switches = ("biases", "fused_qkv", "rope_factors", "fused_gate_up", "expert_scales")
+    for name in switches:
         parser.add_argument("--" + name.replace("_", "-"), action="store_true")
     parser.add_argument("--untied", action="store_true", help="a head of its own")
     args = parser.parse_args(argv)
-    options = ("biases", "fused_qkv", "rope_factors", "draft_layers", *sizes)
+    options = (*switches, "draft_layers", *sizes, *moe)
     shape = Shape(
         architecture=args.arch,
         tied=not args.untied,

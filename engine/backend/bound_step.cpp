@@ -67,11 +67,13 @@ BoundStep::BoundOp BoundStep::bind(const StepBinding& to, uint32_t index) const 
     bound.kernel = to.resolution.kernels[index];
     STRATA_ASSERT(bound.kernel->run, "tables of programs that run have a launcher in each entry");
     bound.gathered = op.gathered;
+    bound.per_row = op.per_row;
     OpCall& call = bound.call;
     call.request = &op.request;
     call.x = slot(op.x);
     call.y = slot(op.y);
     call.out = slot(op.out);
+    call.routing = reinterpret_cast<uint32_t*>(slot(op.routing));
     if (op.quant != kNoSlot) {
         call.quant = quant_slots_[op.quant];
     }
@@ -86,6 +88,7 @@ BoundStep::BoundOp BoundStep::bind(const StepBinding& to, uint32_t index) const 
     call.eps = to.hparams.eps;
     const uint32_t head_dim = op.request.head_dim;
     call.scale = head_dim == 0 ? 0.0f : 1.0f / std::sqrt(static_cast<float>(head_dim));
+    if (op.request.kind == OpKind::Route) call.scale = to.hparams.moe.weights_scale;
     if (op.request.kv != DType::None) {
         const auto layer = static_cast<uint32_t>(op.request.layer);
         const uint32_t place = to.hparams.kv_index(layer) - to.hparams.kv_index(to.first_layer);
@@ -117,7 +120,7 @@ void BoundStep::run(const RowView& rows, ThreadPool& pool, StepObserver& observe
         const uint32_t row_count = op.gathered ? rows.gather_rows : rows.rows;
         if (row_count == 0) continue;
         observer.on_op(i, *op.kernel, *op.call.request);
-        launch(op, rows, row_count, pool);
+        launch(op, rows, row_count * op.per_row, pool);
     }
     observer.on_step_end();
 }

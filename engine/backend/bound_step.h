@@ -51,6 +51,7 @@ class BoundStep {
         const KernelEntry* kernel = nullptr;
         OpCall call;  // everything but the rows
         bool gathered = false;
+        uint32_t per_row = 1;
     };
 
     void layout_slots();

@@ -34,6 +34,8 @@ struct WeightView {
     DType type = DType::None;  // type in the file
     uint32_t n = 0;            // rows (outputs)
     uint32_t k = 0;            // columns (inputs)
+    uint32_t experts = 1;      // matrices [n, k], each at expert_bytes behind the one before
+    uint64_t expert_bytes = 0;
 };
 
 // Where each row of the step stands. All arrays have `rows` entries and outlive the step.
@@ -89,9 +91,11 @@ struct OpCall {
     WeightView weight;               // Matmul, Embed
     const float* vector = nullptr;   // RmsNorm gain [head_dim or k], Matmul bias [n]
     const float* vector2 = nullptr;  // DeltaGates rates [heads]
+    uint32_t* routing = nullptr;     // of operations of experts (engine/plan/routing.h)
     const float* rope = nullptr;     // Rope: [rope_dims / 2] inverse frequencies, f32
     float eps = 0;                   // RmsNorm
     float scale = 0;  // Attention: 1 / sqrt(head_dim) unless the model says otherwise
+                      // Route: what weights are multiplied by
     RowView row;
     KvView kv;
     StateView state;

@@ -40,6 +40,11 @@ constexpr Operands kOperands[] = {
     {OpKind::L2Norm, false, false, false, 0},
     {OpKind::DeltaGates, false, false, false, 0},
     {OpKind::DeltaRule, false, false, false, kFeatureTiledHeads},
+    {OpKind::Route, false, false, false, 0},
+    {OpKind::GroupExperts, false, false, false, 0},
+    {OpKind::ExpertMatmul, true, true, false, kFeatureExpertOrder | kFeatureExpertScale},
+    {OpKind::ExpertSum, false, false, false, 0},
+    {OpKind::GatedAdd, false, false, false, 0},
 };
 static_assert(std::size(kOperands) == kOpKindCount, "every operation is surveyed");
 
@@ -53,6 +58,9 @@ OpRequest typical_request(OpKind kind) {
     request.head_dim = request.rope_dims = 64;
     request.page_tokens = kPageTokens;
     if (kind == OpKind::ShortConv) request.taps = 4;
+    request.experts = 8;
+    request.experts_used = 2;
+    if (kind == OpKind::Route) request.k = request.experts;
     return request;
 }
 

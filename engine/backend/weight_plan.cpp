@@ -27,9 +27,11 @@ uint32_t find_or_add_packed(WeightPlan& plan,
     item.slice = slice;
     item.packing = &packing;
     item.offset = align_up(plan.packed_bytes, kPackedAlignment);
-    item.bytes = packing.bytes(tensor.type, slice.rows, static_cast<uint32_t>(tensor.shape[0]));
+    item.expert_bytes =
+        packing.bytes(tensor.type, slice.rows, static_cast<uint32_t>(tensor.shape[0]));
+    item.bytes = slice.experts * item.expert_bytes;
     plan.packed_bytes = item.offset + item.bytes;
-    plan.packed_source_bytes += files.bytes(slice).size();
+    plan.packed_source_bytes += files.rows_bytes(slice);
     plan.packed.push_back(item);
     return static_cast<uint32_t>(plan.packed.size() - 1);
 }

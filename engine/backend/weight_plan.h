@@ -17,6 +17,7 @@ struct PackedWeight {
     const Packing* packing = nullptr;
     uint64_t offset = 0;
     uint64_t bytes = 0;
+    uint64_t expert_bytes = 0;  // of one expert; of all where there is one matrix
 };
 
 // A norm, bias or rope table as f32, at `offset` elements of the vector buffer.

@@ -18,19 +18,33 @@ WeightView file_view(const TensorFiles& files, const TensorSlice& slice) {
             bytes.size(),
             tensor.type,
             slice.rows,
-            static_cast<uint32_t>(tensor.shape[0])};
+            static_cast<uint32_t>(tensor.shape[0]),
+            slice.experts,
+            files.expert_bytes(slice)};
 }
 
+// Tiles of all experts of a weight, one expert's after another's.
 struct PackJob {
-    const Packing* packing;
+    const PackedWeight* item;
     const WeightView* from;
     std::byte* to;
+    uint32_t tiles;  // of one expert
     uint32_t first_tile;
 };
 
 void pack_tiles(void* context, uint32_t begin, uint32_t end, uint32_t /*thread*/) {
     const PackJob& job = *static_cast<const PackJob*>(context);
-    job.packing->pack(*job.from, job.to, {job.first_tile + begin, job.first_tile + end});
+    const uint32_t last = job.first_tile + end;
+    for (uint32_t tile = job.first_tile + begin; tile < last;) {
+        const uint32_t expert = tile / job.tiles;
+        const uint32_t first = expert * job.tiles;
+        const uint32_t stop = std::min(last, first + job.tiles);
+        WeightView from = *job.from;
+        from.data += expert * from.expert_bytes;
+        job.item->packing->pack(
+            from, job.to + expert * job.item->expert_bytes, {tile - first, stop - first});
+        tile = stop;
+    }
 }
 
 }  // namespace
@@ -65,18 +79,20 @@ void Weights::pack_all(ThreadPool& pool, const LoadProgress& progress) {
     for (const PackedWeight& item : plan_.packed) {
         const WeightView from = file_view(files_, item.slice);
         const uint32_t tile_rows = item.packing->tile_rows;
-        const uint32_t tiles = (from.n + tile_rows - 1) / tile_rows;
-        const uint64_t tile_bytes = std::max<uint64_t>(1, from.bytes / tiles);
+        const uint64_t bytes = files_.rows_bytes(item.slice);
+        const uint32_t expert_tiles = (from.n + tile_rows - 1) / tile_rows;
+        const uint32_t tiles = expert_tiles * from.experts;
+        const uint64_t tile_bytes = std::max<uint64_t>(1, bytes / tiles);
         const auto portion =
             static_cast<uint32_t>(std::clamp<uint64_t>(kPortionBytes / tile_bytes, 1, tiles));
         for (uint32_t first = 0; first < tiles; first += std::min(portion, tiles - first)) {
             const uint32_t count = std::min(portion, tiles - first);
-            PackJob job{item.packing, &from, packed_.data() + item.offset, first};
+            PackJob job{&item, &from, packed_.data() + item.offset, expert_tiles, first};
             pool.run(count, std::max(1u, count / (pool.size() * 4)), pack_tiles, &job);
-            const uint64_t packed_part = from.bytes * (first + count) / tiles;
+            const uint64_t packed_part = bytes * (first + count) / tiles;
             progress("pack", done + packed_part, plan_.packed_source_bytes);
         }
-        done += from.bytes;
+        done += bytes;
         if (!plan_.is_mapped[item.slice.file][item.slice.tensor]) {
             release_mapped_pages(from.data, from.bytes);
         }
@@ -118,6 +134,7 @@ WeightView Weights::view(const TensorSlice& slice, uint32_t packed) const {
     if (packed != kNoTensor) {
         view.data = packed_.data() + plan_.packed[packed].offset;
         view.bytes = plan_.packed[packed].bytes;
+        view.expert_bytes = plan_.packed[packed].expert_bytes;
     }
     return view;
 }

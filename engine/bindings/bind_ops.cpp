@@ -16,8 +16,9 @@
 #include "engine/backend/registry.h"
 #include "engine/base/cpu_features.h"
 #include "engine/base/thread_pool.h"
+#include "engine/bindings/op_values.h"
 #include "engine/cpu/kernels.h"
-#include "engine/plan/op_fields.h"
+#include "engine/plan/routing.h"
 #include "engine/quant/dequantize.h"
 
 namespace py = pybind11;
@@ -25,85 +26,11 @@ namespace py = pybind11;
 namespace {
 
 using namespace strata;
-
-[[noreturn]] void refuse(const std::string& text) {
-    throw Error(ErrorKind::InvalidRequest, "ops.argument", text);
-}
-
-DType type_by_name(const std::string& name) {
-    if (const std::optional<DType> type = find_dtype_named(name)) return *type;
-    refuse("no type is named '" + name + "'");
-}
-
-OpKind kind_by_name(const std::string& name) {
-    for (int i = 0; i < kOpKindCount; ++i) {
-        const auto kind = static_cast<OpKind>(i);
-        if (name == op_name(kind)) return kind;
-    }
-    refuse("no operation is named '" + name + "'");
-}
-
-constexpr uint32_t kFeatures[] = {
-    kFeatureRopeNeox, kFeatureRopeFactors, kFeatureBias, kFeatureGrouped, kFeatureTiledHeads};
-
-std::vector<std::string> feature_names(uint32_t bits) {
-    std::vector<std::string> names;
-    for (const uint32_t bit : kFeatures) {
-        if ((bits & bit) != 0) names.emplace_back(feature_name(bit));
-    }
-    return names;
-}
-
-uint32_t feature_bits(const std::vector<std::string>& names) {
-    uint32_t bits = 0;
-    for (const std::string& name : names) {
-        uint32_t found = 0;
-        for (const uint32_t bit : kFeatures) found |= name == feature_name(bit) ? bit : 0u;
-        if (found == 0) refuse("no feature is named '" + name + "'");
-        bits |= found;
-    }
-    return bits;
-}
-
-py::dict to_dict(const OpRequest& request) {
-    py::dict out;
-    out["kind"] = std::string(op_name(request.kind));
-    out["weight"] = std::string(dtype_name(request.weight));
-    out["act"] = std::string(dtype_name(request.act));
-    out["kv"] = std::string(dtype_name(request.kv));
-    for (const OpCountField& field : kOpCountFields) {
-        out[py::str(field.name.data(), field.name.size())] = request.*field.member;
-    }
-    out["features"] = feature_names(request.features);
-    return out;
-}
-
-OpRequest from_dict(const py::dict& fields) {
-    OpRequest request;
-    for (const auto& [key, value] : fields) {
-        const auto name = key.cast<std::string>();
-        if (name == "kind") {
-            request.kind = kind_by_name(value.cast<std::string>());
-        } else if (name == "weight") {
-            request.weight = type_by_name(value.cast<std::string>());
-        } else if (name == "act") {
-            request.act = type_by_name(value.cast<std::string>());
-        } else if (name == "kv") {
-            request.kv = type_by_name(value.cast<std::string>());
-        } else if (name == "features") {
-            request.features = feature_bits(value.cast<std::vector<std::string>>());
-        } else {
-            bool is_known = false;
-            for (const OpCountField& field : kOpCountFields) {
-                if (name != field.name) continue;
-                request.*field.member = value.cast<uint32_t>();
-                is_known = true;
-            }
-            if (!is_known) refuse("a request has no field '" + name + "'");
-        }
-    }
-    return request;
-}
+using bindings::feature_names;
+using bindings::from_dict;
+using bindings::refuse_argument;
+using bindings::to_dict;
+using bindings::type_by_name;
 
 // A contiguous array argument by name. `elements` 0 accepts any size.
 template <class T>
@@ -111,10 +38,10 @@ T* array_of(const py::dict& arrays, const char* name, uint64_t elements) {
     if (!arrays.contains(name)) return nullptr;
     const auto array = py::array::ensure(arrays[name]);
     if (!array || !py::isinstance<py::array_t<T, py::array::c_style>>(array))
-        refuse(std::string(name) + " must be a contiguous array of the right type");
+        refuse_argument(std::string(name) + " must be a contiguous array of the right type");
     if (elements != 0 && static_cast<uint64_t>(array.size()) != elements) {
-        refuse(std::string(name) + " has " + std::to_string(array.size()) + " elements, needs " +
-               std::to_string(elements));
+        refuse_argument(std::string(name) + " has " + std::to_string(array.size()) +
+                        " elements, needs " + std::to_string(elements));
     }
     return static_cast<T*>(const_cast<void*>(array.data()));
 }
@@ -150,7 +77,8 @@ class Op {
                double scale,
                uint32_t chunk,
                uint32_t repeats) {
-        if (rows == 0 || chunk == 0 || repeats == 0) refuse("rows, chunk and repeats start at 1");
+        if (rows == 0 || chunk == 0 || repeats == 0)
+            refuse_argument("rows, chunk and repeats start at 1");
         call_ = OpCall{};
         call_.request = &request_;
         call_.rows = rows;
@@ -177,10 +105,12 @@ class Op {
         weight_.type = request_.weight;
         weight_.n = is_embed ? request_.k : request_.n;
         weight_.k = is_embed ? request_.n : request_.taps > 0 ? request_.taps : request_.k;
-        const uint64_t needed = weight_.n * dtype_bytes(weight_.type, weight_.k);
+        weight_.experts = request_.kind == OpKind::ExpertMatmul ? request_.experts : 1;
+        weight_.expert_bytes = weight_.n * dtype_bytes(weight_.type, weight_.k);
+        const uint64_t needed = weight_.experts * weight_.expert_bytes;
         if (view.size() != needed) {
-            refuse("the weight has " + std::to_string(view.size()) + " bytes, needs " +
-                   std::to_string(needed));
+            refuse_argument("the weight has " + std::to_string(view.size()) + " bytes, needs " +
+                            std::to_string(needed));
         }
         file_ = AlignedBytes(needed);
         std::memcpy(file_.data(), view.data(), needed);
@@ -189,22 +119,48 @@ class Op {
         if (!entry_.packing) return;
         const Packing& packing = *entry_.packing;
         const uint64_t packed_bytes = packing.bytes(weight_.type, weight_.n, weight_.k);
-        packed_ = AlignedBytes(packed_bytes);
+        packed_ = AlignedBytes(weight_.experts * packed_bytes);
         const uint32_t tiles = (weight_.n + packing.tile_rows - 1) / packing.tile_rows;
-        packing.pack(weight_, packed_.data(), {0, tiles});
+        for (uint32_t expert = 0; expert < weight_.experts; ++expert) {
+            WeightView from = weight_;
+            from.data += expert * weight_.expert_bytes;
+            packing.pack(from, packed_.data() + expert * packed_bytes, {0, tiles});
+        }
         weight_.data = packed_.data();
-        weight_.bytes = packed_bytes;
+        weight_.expert_bytes = packed_bytes;
+        weight_.bytes = weight_.experts * packed_bytes;
     }
 
     uint64_t out_width() const { return request_.n > 0 ? request_.n : request_.k; }
 
     uint64_t y_width() const {
         if (request_.kind == OpKind::Concat) return request_.n - request_.k;
+        if (request_.kind == OpKind::GatedAdd) return 1;
         return request_.kind == OpKind::DeltaRule ? 2 * request_.heads : request_.k;
     }
 
+    // Rows of the first input where the launch has `rows`.
+    uint64_t input_rows(uint32_t rows) const {
+        if (request_.kind == OpKind::ExpertSum) return uint64_t{rows} * request_.experts_used;
+        const bool is_one_for_all =
+            request_.kind == OpKind::ExpertMatmul && (request_.features & kFeatureExpertOrder) == 0;
+        return is_one_for_all ? rows / request_.experts_used : rows;
+    }
+
+    // The words of a routing; of pairs the launch has experts_used for each row.
+    void bind_routing(const py::dict& arrays, uint32_t rows) {
+        if (!arrays.contains("routing")) return;
+        const bool is_of_pairs = request_.kind == OpKind::ExpertMatmul;
+        const uint64_t steps_rows = is_of_pairs ? rows / request_.experts_used : rows;
+        call_.routing = array_of<uint32_t>(arrays,
+                                           "routing",
+                                           steps_rows * routing_row_words(request_.experts_used) +
+                                               routing_fixed_words(request_.experts));
+    }
+
     void bind_arrays(const py::dict& arrays, uint32_t rows) {
-        const uint64_t values = uint64_t{rows} * request_.k;
+        const uint64_t values = input_rows(rows) * request_.k;
+        bind_routing(arrays, rows);
         const bool is_gather = request_.kind == OpKind::GatherRows;
         call_.x = array_of<float>(arrays, "x", is_gather ? 0 : values);
         call_.y = array_of<float>(arrays, "y", rows * y_width());
@@ -225,7 +181,7 @@ class Op {
         call_.row.gather_rows = is_gather ? rows : 0;
         if (arrays.contains("page_tables")) {
             const auto tables = py::array::ensure(arrays["page_tables"]);
-            if (tables.ndim() != 2) refuse("page_tables must be [sequences, pages]");
+            if (tables.ndim() != 2) refuse_argument("page_tables must be [sequences, pages]");
             call_.row.page_table_stride = static_cast<uint32_t>(tables.shape(1));
         }
         call_.kv.k = pages(arrays, "k_pages");
@@ -239,7 +195,7 @@ class Op {
         const auto states = py::array::ensure(arrays["state"]);
         const auto runs = py::array::ensure(arrays["runs"]);
         if (states.ndim() != 2 || runs.ndim() != 2 || runs.shape(1) != 8)
-            refuse("state must be [slots, floats] and runs [runs, 8]");
+            refuse_argument("state must be [slots, floats] and runs [runs, 8]");
         call_.state = {array_of<float>(arrays, "state", 0), static_cast<uint64_t>(states.shape(1))};
         call_.row.runs = reinterpret_cast<const StateRun*>(array_of<uint32_t>(arrays, "runs", 0));
         call_.row.run_count = static_cast<uint32_t>(runs.shape(0));
@@ -321,9 +277,10 @@ class Kernels {
                            uint32_t threads) const {
         const OpRequest request = from_dict(fields);
         const KernelEntry& entry = entry_of(id);
-        if (threads == 0) refuse("threads start at 1");
-        if (entry.kind != request.kind) refuse(id + " is no " + std::string(op_name(request.kind)));
-        if (const auto why = entry.match(request)) refuse(id + ": " + *why);
+        if (threads == 0) refuse_argument("threads start at 1");
+        if (entry.kind != request.kind)
+            refuse_argument(id + " is no " + std::string(op_name(request.kind)));
+        if (const auto why = entry.match(request)) refuse_argument(id + ": " + *why);
         return std::make_unique<Op>(entry, request, weight, threads);
     }
 
@@ -336,7 +293,7 @@ class Kernels {
         for (const KernelEntry& entry : registry_.entries()) {
             if (entry.id == id) return entry;
         }
-        refuse("no kernel has the id '" + id + "'");
+        refuse_argument("no kernel has the id '" + id + "'");
     }
 
     Registry registry_;
@@ -344,11 +301,11 @@ class Kernels {
 
 py::array_t<float> dequantize(const std::string& type_name, const py::bytes& bytes) {
     const DType type = type_by_name(type_name);
-    if (!can_dequantize(type)) refuse("there is no decoder for type " + type_name);
+    if (!can_dequantize(type)) refuse_argument("there is no decoder for type " + type_name);
     const std::string_view view = bytes;
     const DTypeInfo& info = dtype_info(type);
     if (view.size() % info.block_bytes != 0)
-        refuse("the bytes are no whole number of blocks of " + std::string(info.name));
+        refuse_argument("the bytes are no whole number of blocks of " + std::string(info.name));
     const auto count = static_cast<uint32_t>(view.size() / info.block_bytes * info.block_elements);
     py::array_t<float> out(count);
     dequantize_row(
@@ -358,7 +315,7 @@ py::array_t<float> dequantize(const std::string& type_name, const py::bytes& byt
 
 // How often each item of each of `runs` runs was computed, [items]; each must be `runs`.
 std::vector<uint32_t> count_items(uint32_t threads, uint32_t items, uint32_t chunk, uint32_t runs) {
-    if (threads == 0 || chunk == 0) refuse("threads and chunk start at 1");
+    if (threads == 0 || chunk == 0) refuse_argument("threads and chunk start at 1");
     std::vector<uint32_t> counts(items);
     ThreadPool pool(threads);
     py::gil_scoped_release release;

@@ -13,6 +13,7 @@ void append_isa(cpu::Isa isa, std::vector<KernelEntry>& table) {
     cpu::append_quantize(isa, table);
     cpu::append_matmul_i8(isa, table);
     cpu::append_matmul_f32(isa, table);
+    cpu::append_expert_matmul(isa, table);
     cpu::append_rope(isa, table);
     cpu::append_kv_append(isa, table);
     cpu::append_attention(isa, table);
@@ -42,6 +43,8 @@ std::vector<KernelEntry> make_table(const CpuFeatures& features, bool is_for_rep
     cpu::append_concat(table);
     cpu::append_slice(table);
     cpu::append_delta_gates(table);
+    cpu::append_routing(table);
+    cpu::append_expert_sum(table);
     return table;
 }
 

@@ -11,12 +11,14 @@ using ValueId = uint32_t;
 inline constexpr ValueId kNoValue = UINT32_MAX;
 inline constexpr uint32_t kNoTensor = UINT32_MAX;
 
-// Consecutive rows of a matrix [n, k] of a file, or elements of a vector.
+// Consecutive rows of a matrix [n, k] of a file, or elements of a vector; of a stack of matrices
+// [experts, n, k] the same rows of each.
 struct TensorSlice {
     uint32_t tensor = kNoTensor;  // index into gguf::File::tensors()
     uint32_t row_begin = 0;
     uint32_t rows = 0;
     uint32_t file = 0;  // of TensorFiles (tensor_files.h): the model's or the drafter's
+    uint32_t experts = 1;
 
     bool is_present() const { return tensor != kNoTensor; }
     bool operator==(const TensorSlice&) const = default;
@@ -39,6 +41,10 @@ enum class NodeKind : uint8_t {
     L2Norm,      // makes the first `heads` groups of `group` elements of `x` unit vectors, in place
     DeltaGates,  // decays and steps from projections `x` and `y`, bias `vector`, rates `vector2`
     DeltaRule,   // queries, keys and values `x` with gates `y` through the layer's state
+    Route,       // experts that each row chooses by logits `x`, `out` is the routing
+    ExpertMatmul,  // `x` times `weight` of the experts of `routing`, `out` in the order of experts
+    ExpertSum,     // outputs `x` of the experts of `routing`, weighted, of each row
+    GatedAdd,      // `x` += sigmoid(`z`) * `y`, `z` one number a row
 };
 
 struct Node {
@@ -47,19 +53,24 @@ struct Node {
     ValueId x = kNoValue;
     ValueId y = kNoValue;
     ValueId z = kNoValue;
-    ValueId out = kNoValue;  // equals x where the value is changed in place
-    TensorSlice weight;      // Embed, Matmul
-    TensorSlice vector;      // Norm: gain [group]; Matmul: bias [rows of weight]; DeltaGates
-    TensorSlice vector2;     // DeltaGates
-    uint32_t group = 0;      // Norm, Slice, L2Norm
-    uint32_t heads = 0;      // Rope, Slice, L2Norm
-    uint32_t offset = 0;     // Slice
+    ValueId out = kNoValue;      // equals x where the value is changed in place
+    ValueId routing = kNoValue;  // ExpertMatmul, ExpertSum
+    TensorSlice weight;          // Embed, Matmul, ExpertMatmul
+    TensorSlice vector;          // Norm: gain [group]; Matmul: bias [rows of weight]; DeltaGates;
+                                 // ExpertMatmul: scales [experts]
+    TensorSlice vector2;         // DeltaGates
+    uint32_t group = 0;          // Norm, Slice, L2Norm
+    uint32_t heads = 0;          // Rope, Slice, L2Norm
+    uint32_t offset = 0;         // Slice
 };
 
-// One f32 activation, [rows of the step or gathered rows, width].
+// One f32 activation, [rows of the step or gathered rows, width]. Behind the choice of experts it
+// has `per_row` rows for each of them. A routing has `fixed` elements more (engine/plan/routing.h).
 struct Value {
     uint32_t width = 0;
     bool gathered = false;
+    uint32_t per_row = 1;
+    uint32_t fixed = 0;
 };
 
 struct Graph {

@@ -12,14 +12,6 @@ namespace {
 
 constexpr size_t kProblemsListed = 8;
 
-std::string shape_text(uint32_t dimensions, const std::array<uint64_t, 4>& shape) {
-    std::string text = "[";
-    for (uint32_t i = 0; i < dimensions; ++i) {
-        text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-    }
-    return text + "]";
-}
-
 std::string matrix_text(uint64_t k, uint64_t n) {
     return "[" + std::to_string(k) + ", " + std::to_string(n) + "]";
 }
@@ -50,6 +42,14 @@ std::optional<uint32_t> layer_of(std::string_view name) {
 }
 
 }  // namespace
+
+std::string shape_text(uint32_t dimensions, const std::array<uint64_t, 4>& shape) {
+    std::string text = "[";
+    for (uint32_t i = 0; i < dimensions; ++i) {
+        text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+    }
+    return text + "]";
+}
 
 GraphBuilder::GraphBuilder(const TensorFiles& files, const Hparams& hparams, GraphScope scope)
     : files_(files),
@@ -113,21 +113,26 @@ TensorSlice GraphBuilder::matrix(const std::string& name, uint64_t k, uint64_t n
     if (!slice.is_present()) {
         return {};
     }
-    const gguf::TensorInfo& tensor = files_.tensor(slice);
-    if (tensor.dimensions > 2 || tensor.shape[0] != k || tensor.shape[1] != n) {
+    check_matrix(files_.tensor(slice), {k, n, 1, 1}, matrix_text(k, n));
+    slice.rows = static_cast<uint32_t>(n);
+    return slice;
+}
+
+void GraphBuilder::check_matrix(const gguf::TensorInfo& tensor,
+                                const std::array<uint64_t, 4>& shape,
+                                const std::string& needed) {
+    if (tensor.shape != shape) {
         add_problem(ErrorKind::InvalidRequest,
                     codes_.shape,
-                    "tensor " + name + " has shape " + shape_text(tensor.dimensions, tensor.shape) +
-                        "; needed is " + matrix_text(k, n));
+                    "tensor " + tensor.name + " has shape " +
+                        shape_text(tensor.dimensions, tensor.shape) + "; needed is " + needed);
     }
     if (tensor.type == DType::None) {  // even its size is unknown
         add_problem(ErrorKind::Unsupported,
                     codes_.type,
-                    "tensor " + name + " has " + std::string(ggml_type_name(tensor.ggml_type)) +
-                        ", which is no known type");
+                    "tensor " + tensor.name + " has " +
+                        std::string(ggml_type_name(tensor.ggml_type)) + ", which is no known type");
     }
-    slice.rows = static_cast<uint32_t>(n);
-    return slice;
 }
 
 TensorSlice GraphBuilder::vector(const std::string& name, uint64_t elements) {
@@ -158,9 +163,16 @@ TensorSlice GraphBuilder::optional_vector(const std::string& name, uint64_t elem
     return find(name) == nullptr ? TensorSlice{} : vector(name, elements);
 }
 
-ValueId GraphBuilder::new_value(uint32_t width, bool gathered) {
-    graph_.values.push_back({width, gathered});
+ValueId GraphBuilder::new_value(const Value& value) {
+    graph_.values.push_back(value);
     return static_cast<ValueId>(graph_.values.size() - 1);
+}
+
+ValueId GraphBuilder::new_value(uint32_t width, bool gathered) {
+    Value value;
+    value.width = width;
+    value.gathered = gathered;
+    return new_value(value);
 }
 
 Node& GraphBuilder::add_node(NodeKind kind) {
@@ -272,8 +284,7 @@ ValueId GraphBuilder::attention(const Qkv& qkv) {
 }
 
 ValueId GraphBuilder::swiglu(ValueId gate, ValueId up) {
-    const Value value = graph_.values[gate];
-    const ValueId out = new_value(value.width, value.gathered);
+    const ValueId out = new_value(Value(graph_.values[gate]));
     Node& node = add_node(NodeKind::SwiGlu);
     node.x = gate;
     node.y = up;

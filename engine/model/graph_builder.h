@@ -4,6 +4,7 @@
 // so their types are checked here.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,6 +17,9 @@
 #include "engine/model/tensor_files.h"
 
 namespace strata {
+
+// "[k, n, experts]" of a tensor's dimensions.
+std::string shape_text(uint32_t dimensions, const std::array<uint64_t, 4>& shape);
 
 // What is built. A drafted model gives the hidden state of every row, where a model alone computes
 // only the rows whose logits are wanted.
@@ -72,6 +76,22 @@ class GraphBuilder {
     ValueId delta_gates(ValueId alpha, ValueId beta, std::string_view bias, std::string_view rate);
     ValueId delta_rule(ValueId qkv, ValueId gates);  // [rows, value heads * head_dim]
 
+    // Of mixtures of experts (moe.h).
+    ValueId route(ValueId logits);  // the routing of [rows, experts]
+    // [rows, k] or outputs of experts -> of each chosen expert [n], in the order of experts. The
+    // tensor is [experts, n, k]; outputs are multiplied by its ".scale" where the file has one.
+    ValueId expert_matmul(ValueId x, ValueId routing, std::string_view tensor, uint32_t n);
+    struct ExpertRows {
+        uint32_t begin, count;
+        uint32_t of;  // rows that the tensor has for each expert
+    };
+    ValueId expert_matmul_part(ValueId x,
+                               ValueId routing,
+                               std::string_view tensor,
+                               ExpertRows rows);
+    ValueId expert_sum(ValueId x, ValueId routing);      // weighted: [rows, width of x]
+    void gated_add(ValueId x, ValueId y, ValueId gate);  // x += sigmoid(gate) * y, gate [rows, 1]
+
     // The rows whose logits are wanted; `x` itself in a drafted model, whose head gathers.
     ValueId gather(ValueId x);
     // Output head on hidden state `x`: tensor "output", or the embedding table where the file has
@@ -102,12 +122,17 @@ class GraphBuilder {
     // `tensor` of the layer where it is there, else `fallback` outside the layers; in full.
     std::string own_or(std::string_view tensor, std::string_view fallback) const;
     TensorSlice matrix(const std::string& name, uint64_t k, uint64_t n);
+    TensorSlice experts(const std::string& name, uint64_t k, uint64_t n);  // [experts, n, k]
+    void check_matrix(const gguf::TensorInfo& tensor,
+                      const std::array<uint64_t, 4>& shape,
+                      const std::string& needed);
     TensorSlice vector(const std::string& name, uint64_t elements);
     TensorSlice optional_vector(const std::string& name, uint64_t elements);
     TensorSlice take(const std::string& name, std::string_view needed);
     void add_problem(ErrorKind kind, const char* code, std::string text);
     bool is_foreign(const gguf::TensorInfo& tensor) const;
     void check_unexpected();
+    ValueId new_value(const Value& value);
     ValueId new_value(uint32_t width, bool gathered);
     ValueId add_embed(const std::string& table);
     ValueId add_norm(ValueId x, const std::string& gain, uint32_t group);

@@ -13,6 +13,8 @@ constexpr uint64_t kLayersMax = 1024;
 constexpr uint64_t kWidthMax = 1u << 17;
 constexpr uint64_t kFfMax = 1u << 20;
 constexpr uint64_t kHeadsMax = 4096;
+constexpr uint64_t kExpertsMax = 4096;
+constexpr uint64_t kExpertsUsedMax = 256;
 constexpr uint64_t kHeadDimMax = 1024;
 constexpr uint64_t kVocabMax = 1u << 22;
 constexpr uint64_t kContextMax = 1u << 24;
@@ -68,13 +70,31 @@ uint32_t read_vocab(const gguf::File& file, const MetadataReader& meta) {
     return checked("length of " + key, *tokens, 1, kVocabMax);
 }
 
-// What the dense graph does not compute must not be in the file.
-void refuse_other_arithmetic(const MetadataReader& meta, uint32_t context) {
+void refuse_experts(const MetadataReader& meta) {
     if (meta.optional_uint("expert_count", 0, 0, UINT32_MAX) > 0) {
         throw_unsupported(
             meta.key("expert_count"),
             "asks for a mixture of experts; this architecture runs dense models only");
     }
+}
+
+// Ways to choose experts that Route does not have.
+void refuse_other_routing(const MetadataReader& meta) {
+    constexpr uint32_t kSoftmax = 1;  // 0 leaves it to the architecture
+    const uint32_t gating = meta.optional_uint("expert_gating_func", kSoftmax, 0, UINT32_MAX);
+    if (gating > kSoftmax) {
+        throw_unsupported(meta.key("expert_gating_func"),
+                          "is " + std::to_string(gating) + "; supported is 1, softmax");
+    }
+    const uint32_t groups = meta.optional_uint("expert_group_count", 1, 0, UINT32_MAX);
+    if (groups > 1) {
+        throw_unsupported(meta.key("expert_group_count"),
+                          "is " + std::to_string(groups) + "; experts in groups are not supported");
+    }
+}
+
+// What no graph computes must not be in the file.
+void refuse_other_arithmetic(const MetadataReader& meta, uint32_t context) {
     const uint32_t window = meta.optional_uint("attention.sliding_window", 0, 0, UINT32_MAX);
     if (window > 0 && window < context) {
         throw_unsupported(
@@ -160,8 +180,12 @@ std::string MetadataReader::optional_string(std::string_view name,
     return std::string(file_.find_string(key(name)).value_or(fallback));
 }
 
-Hparams read_dense_hparams(const gguf::File& file, std::string_view architecture) {
-    const MetadataReader meta(file, architecture);
+namespace {
+
+// All but the sizes of the feed-forward part.
+Hparams read_attention_hparams(const gguf::File& file,
+                               const MetadataReader& meta,
+                               std::string_view architecture) {
     Hparams hp;
     hp.architecture = std::string(architecture);
     const uint32_t blocks = meta.required_uint("block_count", 1, kLayersMax);
@@ -169,7 +193,6 @@ Hparams read_dense_hparams(const gguf::File& file, std::string_view architecture
     hp.layers = blocks - hp.draft_layers;
     hp.context = meta.required_uint("context_length", 1, kContextMax);
     hp.width = meta.required_uint("embedding_length", 1, kWidthMax);
-    hp.ff = meta.required_uint("feed_forward_length", 1, kFfMax);
     hp.heads = meta.required_uint("attention.head_count", 1, kHeadsMax);
     hp.kv_heads = meta.optional_uint("attention.head_count_kv", hp.heads, 1, kHeadsMax);
     if (hp.heads % hp.kv_heads != 0) {
@@ -202,6 +225,39 @@ Hparams read_dense_hparams(const gguf::File& file, std::string_view architecture
     hp.rope_scale = read_rope_scale(meta);
     hp.vocab = read_vocab(file, meta);
     refuse_other_arithmetic(meta, hp.context);
+    return hp;
+}
+
+MoeSizes read_moe_sizes(const MetadataReader& meta) {
+    MoeSizes moe;
+    moe.experts = meta.required_uint("expert_count", 1, kExpertsMax);
+    moe.used = meta.required_uint(
+        "expert_used_count", 1, std::min<uint64_t>(moe.experts, kExpertsUsedMax));
+    moe.ff = meta.required_uint("expert_feed_forward_length", 1, kFfMax);
+    moe.shared_ff = meta.optional_uint("expert_shared_feed_forward_length", 0, 0, kFfMax);
+    moe.weights_scale =
+        static_cast<float>(meta.optional_float("expert_weights_scale", 1.0, 0.0, 1e6));
+    if (moe.weights_scale == 0) {  // files write 0 for no scale
+        moe.weights_scale = 1;
+    }
+    refuse_other_routing(meta);
+    return moe;
+}
+
+}  // namespace
+
+Hparams read_dense_hparams(const gguf::File& file, std::string_view architecture) {
+    const MetadataReader meta(file, architecture);
+    Hparams hp = read_attention_hparams(file, meta, architecture);
+    hp.ff = meta.required_uint("feed_forward_length", 1, kFfMax);
+    refuse_experts(meta);
+    return hp;
+}
+
+Hparams read_moe_hparams(const gguf::File& file, std::string_view architecture) {
+    const MetadataReader meta(file, architecture);
+    Hparams hp = read_attention_hparams(file, meta, architecture);
+    hp.moe = read_moe_sizes(meta);
     return hp;
 }
 

@@ -24,12 +24,22 @@ struct DeltaSizes {
     uint32_t channels() const { return 2 * keys_width() + values_width(); }
 };
 
+// Of the mixture of experts that stands in the place of a feed-forward part (moe.h).
+struct MoeSizes {
+    uint32_t experts = 0;    // 0: none
+    uint32_t used = 0;       // that each row chooses
+    uint32_t ff = 0;         // inner width of an expert
+    uint32_t shared_ff = 0;  // of the expert that every row has; 0: none
+    float weights_scale = 1;
+};
+
 struct Hparams {
     std::string architecture;
     uint32_t layers = 0;        // without draft layers
     uint32_t draft_layers = 0;  // for multi-token prediction, behind the others
     uint32_t width = 0;         // of the residual stream
     uint32_t ff = 0;            // inner width of the feed-forward part
+    MoeSizes moe;               // in its place
     uint32_t heads = 0;         // a multiple of kv_heads
     uint32_t kv_heads = 0;
     uint32_t head_dim = 0;  // of queries, keys and values
@@ -82,5 +92,9 @@ class MetadataReader {
 // Error{Unsupported, "model.metadata"} what would change the arithmetic and is not built: mixtures
 // of experts, sliding windows, rope scaling other than linear, unequal key and value lengths.
 Hparams read_dense_hparams(const gguf::File& file, std::string_view architecture);
+
+// The same of a model whose every feed-forward part is a mixture of experts (qwen3moe and its
+// like), with Hparams::moe in the place of `ff`.
+Hparams read_moe_hparams(const gguf::File& file, std::string_view architecture);
 
 }  // namespace strata

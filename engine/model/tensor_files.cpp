@@ -17,8 +17,19 @@ std::span<const std::byte> TensorFiles::bytes(const TensorSlice& slice) const {
                            dtype_bytes(info.type, slice.rows));
     }
     const uint64_t row_bytes = dtype_bytes(info.type, info.shape[0]);
-    STRATA_ASSERT(row_bytes * (slice.row_begin + slice.rows) <= all.size(), "slice in its tensor");
-    return all.subspan(row_bytes * slice.row_begin, row_bytes * slice.rows);
+    const uint64_t last_rows = (slice.experts - 1) * expert_bytes(slice) + row_bytes * slice.rows;
+    STRATA_ASSERT(row_bytes * slice.row_begin + last_rows <= all.size(), "slice in its tensor");
+    return all.subspan(row_bytes * slice.row_begin, last_rows);
+}
+
+uint64_t TensorFiles::expert_bytes(const TensorSlice& slice) const {
+    const gguf::TensorInfo& info = tensor(slice);
+    return slice.experts == 1 ? 0 : dtype_bytes(info.type, info.shape[0]) * info.shape[1];
+}
+
+uint64_t TensorFiles::rows_bytes(const TensorSlice& slice) const {
+    return uint64_t{slice.experts} *
+           (bytes(slice).size() - (slice.experts - 1) * expert_bytes(slice));
 }
 
 }  // namespace strata

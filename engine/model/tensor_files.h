@@ -28,8 +28,13 @@ class TensorFiles {
     const gguf::TensorInfo& tensor(const TensorSlice& slice) const {
         return file(slice.file).tensors()[slice.tensor];
     }
-    // Bytes of the slice's rows in the mapped file.
+    // Bytes of the slice's rows in the mapped file; of experts from the first one's first row to
+    // the last one's last.
     std::span<const std::byte> bytes(const TensorSlice& slice) const;
+    // From an expert's rows to the next one's; 0 where the slice is of one matrix.
+    uint64_t expert_bytes(const TensorSlice& slice) const;
+    // Of the slice's own rows alone.
+    uint64_t rows_bytes(const TensorSlice& slice) const;
 
   private:
     const gguf::File* files_[kFileCount];

@@ -9,24 +9,14 @@ namespace strata {
 namespace {
 
 constexpr std::array<std::string_view, kOpKindCount> kNames = {
-    "embed",
-    "rms_norm",
-    "rms_norm_quantize",
-    "quantize",
-    "matmul",
-    "rope",
-    "kv_append",
-    "attention",
-    "swiglu",
-    "add",
-    "concat",
-    "gather_rows",
-    "slice",
-    "sigmoid_gate",
-    "short_conv",
-    "l2_norm",
-    "delta_gates",
-    "delta_rule",
+    "embed",      "rms_norm",      "rms_norm_quantize",
+    "quantize",   "matmul",        "rope",
+    "kv_append",  "attention",     "swiglu",
+    "add",        "concat",        "gather_rows",
+    "slice",      "sigmoid_gate",  "short_conv",
+    "l2_norm",    "delta_gates",   "delta_rule",
+    "route",      "group_experts", "expert_matmul",
+    "expert_sum", "gated_add",
 };
 
 void append_count(std::string& line, std::string_view name, uint32_t value) {
@@ -59,6 +49,10 @@ std::string_view feature_name(uint32_t bit) {
             return "grouped";
         case kFeatureTiledHeads:
             return "tiled_heads";
+        case kFeatureExpertOrder:
+            return "expert_order";
+        case kFeatureExpertScale:
+            return "expert_scale";
         default:
             return "unnamed feature";
     }
@@ -81,6 +75,8 @@ std::string describe(const OpRequest& request) {
     append_count(line, "taps", request.taps);
     append_count(line, "offset", request.offset);
     append_count(line, "undo", request.undo);
+    append_count(line, "experts", request.experts);
+    append_count(line, "experts_used", request.experts_used);
     for (uint32_t bits = request.features; bits != 0; bits &= bits - 1)
         line.append(" +").append(feature_name(bits & ~(bits - 1)));
     if (!request.tensor.empty()) line.append(" (").append(request.tensor).append(")");

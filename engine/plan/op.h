@@ -31,8 +31,14 @@ enum class OpKind : uint8_t {
     L2Norm,       // x / sqrt(sum(x^2) + 1e-6) of the first `heads` groups of head_dim, in place
     DeltaGates,   // x, y [R, heads] -> e^(rate softplus(x + bias)), sigmoid(y): [R, 2 * heads]
     DeltaRule,    // gated delta rule over queries, keys, values x [R, k] with gates y: [R, n]
+    // Mixtures of experts; U = experts_used, a pair is a row and an expert it chose (routing.h).
+    Route,         // logits [R, experts] -> chosen experts and their weights, of a routing
+    GroupExperts,  // completes the routing: pairs in the order of experts
+    ExpertMatmul,  // [R, k] x weight [experts, n, k] -> [R * U, n] in the order of experts
+    ExpertSum,     // [R * U, k] in the order of experts -> [R, k], weighted, by falling weight
+    GatedAdd,      // x += sigmoid(gate) * y; x, y [R, k], gate [R, 1]
 };
-inline constexpr int kOpKindCount = 18;
+inline constexpr int kOpKindCount = 23;
 
 std::string_view op_name(OpKind kind);  // "matmul", "rms_norm", "kv_append", ...
 
@@ -45,6 +51,8 @@ enum Feature : uint32_t {
     kFeatureGrouped = 1u << 3,      // RmsNorm per head instead of per row
     kFeatureTiledHeads = 1u << 4,   // DeltaRule: value head j has key head j % kv_heads, instead of
                                     // j / (heads / kv_heads)
+    kFeatureExpertOrder = 1u << 8,  // ExpertMatmul: x has a row for each pair, in their order
+    kFeatureExpertScale = 1u << 9,  // ExpertMatmul: outputs of expert e times scale [experts][e]
 };
 std::string_view feature_name(uint32_t bit);
 
@@ -62,10 +70,12 @@ struct OpRequest {
     uint32_t head_dim = 0;
     uint32_t rope_dims = 0;
     uint32_t page_tokens = 0;
-    uint32_t taps = 0;      // ShortConv: rows of a sequence that one output sees
-    uint32_t offset = 0;    // Slice
-    uint32_t undo = 0;      // ShortConv, DeltaRule: last rows of a step that may be taken back
-    uint32_t features = 0;  // Feature bits
+    uint32_t taps = 0;          // ShortConv: rows of a sequence that one output sees
+    uint32_t offset = 0;        // Slice
+    uint32_t undo = 0;          // ShortConv, DeltaRule: last rows of a step that may be taken back
+    uint32_t experts = 0;       // of the layer
+    uint32_t experts_used = 0;  // that each row chooses
+    uint32_t features = 0;      // Feature bits
     // For reports only, never matched:
     std::string tensor;  // name of the weight in the file, or empty
     int32_t layer = -1;

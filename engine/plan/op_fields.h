@@ -26,6 +26,8 @@ inline constexpr OpCountField kOpCountFields[] = {
     {"taps", &OpRequest::taps},
     {"offset", &OpRequest::offset},
     {"undo", &OpRequest::undo},
+    {"experts", &OpRequest::experts},
+    {"experts_used", &OpRequest::experts_used},
 };
 
 struct OpTypeField {

@@ -62,13 +62,15 @@ void assign_slots(StepPlan& step,
                   const std::vector<Value>& quant_values,
                   bool keeps_hidden) {
     const auto elements_of = [&](const Value& value) {
-        return uint64_t{value.gathered ? step.gather_rows : step.rows} * value.width;
+        const uint64_t rows = value.gathered ? step.gather_rows : step.rows;
+        return rows * value.per_row * value.width + value.fixed;
     };
     Lifetimes f32(graph.values.size());
     Lifetimes quant(quant_values.size());
     for (size_t i = 0; i < step.ops.size(); ++i) {
         const auto index = static_cast<std::ptrdiff_t>(i);
-        for (const uint32_t id : {step.ops[i].x, step.ops[i].y, step.ops[i].out}) {
+        for (const uint32_t id :
+             {step.ops[i].x, step.ops[i].y, step.ops[i].out, step.ops[i].routing}) {
             if (id != kNoSlot) {
                 f32.last[id] = index;
             }
@@ -101,13 +103,15 @@ void assign_slots(StepPlan& step,
         const PlannedOp values = op;
         const bool writes_quant =
             op.request.kind == OpKind::Quantize || op.request.kind == OpKind::RmsNormQuantize;
-        if (op.out != kNoSlot && f32.slot[op.out] == kNoSlot) {
-            f32.slot[op.out] = slots.take(elements_of(graph.values[op.out]));
+        for (const SlotId id : {op.out, op.routing}) {
+            if (id != kNoSlot && f32.slot[id] == kNoSlot) {
+                f32.slot[id] = slots.take(elements_of(graph.values[id]));
+            }
         }
         if (writes_quant) {
             quant.slot[op.quant] = quant_slots.take(elements_of(quant_values[op.quant]));
         }
-        for (SlotId* operand : {&op.x, &op.y, &op.out}) {
+        for (SlotId* operand : {&op.x, &op.y, &op.out, &op.routing}) {
             if (*operand != kNoSlot) {
                 *operand = f32.slot[*operand];
                 STRATA_ASSERT(*operand != kNoSlot, "a value is read before it is written");
@@ -126,6 +130,7 @@ void assign_slots(StepPlan& step,
         release(values.x, f32, slots);
         release(values.y, f32, slots);
         release(values.out, f32, slots);
+        release(values.routing, f32, slots);
         release(values.quant, quant, quant_slots);
     }
 }

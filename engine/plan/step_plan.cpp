@@ -1,6 +1,5 @@
 #include "engine/plan/step_plan.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "engine/base/assert.h"
@@ -10,8 +9,6 @@
 namespace strata {
 
 namespace {
-
-constexpr uint64_t kLogitsBytesMax = uint64_t{64} << 20;
 
 bool is_float_weight(DType type) {
     return type == DType::F32 || type == DType::F16 || type == DType::BF16;
@@ -56,7 +53,8 @@ class Lowering {
 
   private:
     bool takes_int8(const Node& node) const {
-        return node.kind == NodeKind::Matmul && mode_.activations == DType::I8Block &&
+        const bool is_matmul = node.kind == NodeKind::Matmul || node.kind == NodeKind::ExpertMatmul;
+        return is_matmul && mode_.activations == DType::I8Block &&
                !is_float_weight(source_.files.tensor(node.weight).type);
     }
 
@@ -76,8 +74,9 @@ class Lowering {
     PlannedOp& add_op(OpKind kind, const Node& node, ValueId rows_like) {
         PlannedOp& op = ops.emplace_back();
         op.gathered = graph_.values[rows_like].gathered;
+        op.per_row = graph_.values[rows_like].per_row;
         op.request.kind = kind;
-        op.request.rows = op.gathered ? source_.gather_rows : source_.rows;
+        op.request.rows = (op.gathered ? source_.gather_rows : source_.rows) * op.per_row;
         op.request.sequences = mode_.batch;
         op.request.layer = node.layer;
         op.weight = node.weight;
@@ -127,6 +126,14 @@ class Lowering {
                 return lower_delta_gates(node);
             case NodeKind::DeltaRule:
                 return lower_delta_rule(node);
+            case NodeKind::Route:
+                return lower_route(node);
+            case NodeKind::ExpertMatmul:
+                return lower_expert_matmul(node);
+            case NodeKind::ExpertSum:
+                return lower_expert_sum(node);
+            case NodeKind::GatedAdd:
+                return lower_gated_add(node);
         }
     }
 
@@ -172,23 +179,74 @@ class Lowering {
         return quant_of_[value];
     }
 
+    // The int8 form of a value, made where there is none.
+    uint32_t quant_of(ValueId value, int32_t layer) {
+        if (quant_of_[value] == kNoValue) {
+            Node rounding;  // carries the layer only: rounding has no weight
+            rounding.layer = layer;
+            PlannedOp& op = add_op(OpKind::Quantize, rounding, value);
+            op.request.k = graph_.values[value].width;
+            op.x = value;
+            op.quant = new_quant(value);
+        }
+        return quant_of_[value];
+    }
+
     void lower_matmul(const Node& node) {
         const bool int8 = takes_int8(node);
-        if (int8 && quant_of_[node.x] == kNoValue) {
-            Node rounding;  // carries the layer only: rounding has no weight
-            rounding.layer = node.layer;
-            PlannedOp& op = add_op(OpKind::Quantize, rounding, node.x);
-            op.request.k = graph_.values[node.x].width;
-            op.x = node.x;
-            op.quant = new_quant(node.x);
-        }
+        const uint32_t quant = int8 ? quant_of(node.x, node.layer) : kNoValue;
         PlannedOp& op = add_op(OpKind::Matmul, node, node.x);
         op.request.act = int8 ? DType::I8Block : DType::F32;
         op.request.n = node.weight.rows;
         op.request.k = graph_.values[node.x].width;
         op.request.features = node.vector.is_present() ? uint32_t{kFeatureBias} : 0u;
         op.out = node.out;
-        (int8 ? op.quant : op.x) = int8 ? quant_of_[node.x] : node.x;
+        (int8 ? op.quant : op.x) = int8 ? quant : node.x;
+    }
+
+    PlannedOp& add_expert_op(OpKind kind, const Node& node, ValueId rows_like, ValueId routing) {
+        PlannedOp& op = add_op(kind, node, rows_like);
+        op.request.experts = hp_.moe.experts;
+        op.request.experts_used = hp_.moe.used;
+        op.routing = routing;
+        return op;
+    }
+
+    void lower_route(const Node& node) {
+        PlannedOp& route = add_expert_op(OpKind::Route, node, node.x, node.out);
+        route.request.k = graph_.values[node.x].width;
+        route.x = node.x;
+        add_expert_op(OpKind::GroupExperts, node, node.x, node.out);
+    }
+
+    void lower_expert_matmul(const Node& node) {
+        const bool int8 = takes_int8(node);
+        const uint32_t quant = int8 ? quant_of(node.x, node.layer) : kNoValue;
+        PlannedOp& op = add_expert_op(OpKind::ExpertMatmul, node, node.out, node.routing);
+        op.request.act = int8 ? DType::I8Block : DType::F32;
+        op.request.n = node.weight.rows;
+        op.request.k = graph_.values[node.x].width;
+        const bool is_in_order = graph_.values[node.x].per_row == graph_.values[node.out].per_row;
+        op.request.features = (is_in_order ? uint32_t{kFeatureExpertOrder} : 0u) |
+                              (node.vector.is_present() ? uint32_t{kFeatureExpertScale} : 0u);
+        op.out = node.out;
+        (int8 ? op.quant : op.x) = int8 ? quant : node.x;
+    }
+
+    void lower_expert_sum(const Node& node) {
+        PlannedOp& op = add_expert_op(OpKind::ExpertSum, node, node.out, node.routing);
+        op.request.k = graph_.values[node.x].width;
+        op.x = node.x;
+        op.out = node.out;
+    }
+
+    void lower_gated_add(const Node& node) {
+        PlannedOp& op = add_op(OpKind::GatedAdd, node, node.x);
+        op.request.k = graph_.values[node.x].width;
+        op.x = node.y;
+        op.y = node.z;
+        op.out = node.x;
+        quant_of_[node.x] = kNoValue;
     }
 
     void lower_rope(const Node& node) {
@@ -322,40 +380,6 @@ StepPlan build(const Source& source, const ModePlan& plan, const ResolvesFn& res
 
 }  // namespace
 
-uint64_t StepPlan::activation_bytes() const {
-    uint64_t bytes = 0;
-    for (SlotId slot = 0; slot < slots.size(); ++slot) {
-        bytes += slot == logits ? 0 : slot_bytes(slots[slot] * sizeof(float));
-    }
-    for (const uint64_t elements : quant_slots) {
-        bytes += slot_bytes(elements) + slot_bytes(elements / 32 * sizeof(float)) +
-                 slot_bytes(elements / 32 * sizeof(int32_t));
-    }
-    return bytes;
-}
-
-uint64_t StepPlan::logits_bytes() const {
-    return slots[logits] * sizeof(float);
-}
-
-uint32_t gather_rows_of(const ModePlan& plan, uint32_t vocab) {
-    const uint64_t affordable = kLogitsBytesMax / (uint64_t{vocab} * sizeof(float));
-    const uint64_t rows = std::min<uint64_t>(plan.rows_max(), affordable);
-    return static_cast<uint32_t>(std::max<uint64_t>(rows, plan.verify_rows()));
-}
-
-uint32_t draft_sequences_of(const ModePlan& plan) {
-    return plan.batch_mtp ? plan.batch : 1;
-}
-
-uint64_t waiting_hidden_bytes(const ModePlan& plan, uint32_t width) {
-    return uint64_t{plan.batch} * kPageTokens * width * sizeof(float);
-}
-
-uint64_t page_hidden_bytes(const ModePlan& plan, uint32_t width) {
-    return uint64_t{plan.pages()} * width * sizeof(float);
-}
-
 StepPlan build_step_plan(const Model& model, const ModePlan& plan, const ResolvesFn& resolves) {
     const bool is_drafted = plan.spec > 0;
     return build({model.hparams(),
@@ -381,11 +405,6 @@ StepPlan build_draft_plan(const Drafter& drafter,
                   /*undo=*/0},
                  plan,
                  resolves);
-}
-
-bool uses_int8(const StepPlan& plan) {
-    return std::any_of(
-        plan.ops.begin(), plan.ops.end(), [](const PlannedOp& op) { return op.quant != kNoSlot; });
 }
 
 }  // namespace strata

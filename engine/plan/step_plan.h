@@ -20,14 +20,17 @@ inline constexpr SlotId kNoSlot = UINT32_MAX;
 struct PlannedOp {
     OpRequest request;
     SlotId x = kNoSlot;      // f32 input (gate of SwiGlu, k rows of KvAppend, query of Attention)
-    SlotId y = kNoSlot;      // second f32 input (of SwiGlu, KvAppend: v rows, Add: addend, Concat)
+    SlotId y = kNoSlot;      // second f32 input (of SwiGlu, KvAppend: v rows, Add: addend, Concat,
+                             // GatedAdd: gate)
     SlotId out = kNoSlot;    // f32 output; the tensor changed in place for Add and Rope
     SlotId quant = kNoSlot;  // output of Quantize and RmsNormQuantize, input of an int8 Matmul
-    TensorSlice weight;      // Embed, Matmul
-    TensorSlice vector;      // RmsNorm gain, Matmul bias, DeltaGates bias
-    TensorSlice vector2;     // DeltaGates rates
+    SlotId routing = kNoSlot;  // of the operations of experts; output of Route and GroupExperts
+    TensorSlice weight;        // Embed, Matmul, ExpertMatmul
+    TensorSlice vector;        // RmsNorm gain, Matmul bias, DeltaGates bias
+    TensorSlice vector2;       // DeltaGates rates
     uint64_t state_at = 0;  // ShortConv, DeltaRule: first float of their part of a sequence's state
     bool gathered = false;  // runs over the gathered rows
+    uint32_t per_row = 1;   // rows of a launch for each row of the step
 };
 
 struct StepPlan {

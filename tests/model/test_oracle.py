@@ -10,7 +10,7 @@ import strata_engine_testing as engine
 
 from tests.model.loading import load, logits_of
 
-ARCHITECTURES = ("llama", "qwen3", "qwen35")
+ARCHITECTURES = ("llama", "qwen3", "qwen3moe", "qwen35")
 LAYERS = {"qwen35": 4}  # 3 in the others
 PROMPTS = ("p7", "p40eos", "p99")
 

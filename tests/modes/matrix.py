@@ -61,6 +61,17 @@ SHAPES: dict[str, Shape] = {
     "llama odd": Shape(heads=16, kv_heads=4, head_dim=48, width=256, ff=256, layers=1),
     "llama with drafts": Shape(draft_layers=1, **_WIDE),
     "qwen3": Shape(architecture="qwen3", **_WIDE),
+    "qwen3moe": Shape(architecture="qwen3moe", expert_ff=256, experts=5, **_WIDE),
+    "qwen3moe fused": Shape(
+        architecture="qwen3moe",
+        expert_ff=256,
+        experts=12,
+        experts_used=10,
+        shared_ff=256,
+        fused_gate_up=True,
+        layers=1,
+        **_WIDE,
+    ),
     "qwen3 fused": Shape(architecture="qwen3", fused_qkv=True, rope_factors=False, **_WIDE),
     "qwen35": Shape(
         architecture="qwen35", attention_interval=2, state_size=32, value_heads=8, **_WIDE

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tests.ops.expert_cases import EXPERT_CASES
 from tests.ops.recurrent_cases import RECURRENT_CASES
 from tests.ops.reference import (
     Case,
@@ -38,6 +39,7 @@ CASES: dict[str, Callable[[np.random.Generator, Request], Case]] = {
     "add": add,
     "concat": concat,
     "gather_rows": gather_rows,
+    **EXPERT_CASES,
     **RECURRENT_CASES,
 }
 

@@ -106,6 +106,11 @@ class Case:
     scale: float = 1.0
     # Per-row arrays: what to slice in order to run one row alone.
     row_arrays: tuple[str, ...] = field(default=())
+    # Where rows do not lie one behind the other: what was written as arrays of `expected` with a
+    # first axis of rows, and the launch with one row alone.
+    view: Callable[[Arrays], Arrays] | None = None
+    alone: Callable[[int], Case] | None = None
+    is_of_step: bool = False  # speaks of all rows together: no row of it can be run alone
 
 
 def activations(rng: np.random.Generator, rows: int, k: int) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""The dense architectures in NumPy, f64: the answer that engine logits are compared with.
+"""The attention architectures in NumPy, f64: the answer that engine logits are compared with.
 
 Independent of the engine: the `gguf` package parses the file and decodes its tensors, everything
 else is the textbook formula, one sequence at a time, all positions at once.
@@ -18,8 +18,12 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 
+def silu(x: Array) -> Array:
+    return x / (1 + np.exp(-x))
+
+
 class ReferenceModel:
-    """`llama` and `qwen3` with every option the engine supports for them."""
+    """`llama`, `qwen3` and `qwen3moe` with every option the engine supports for them."""
 
     def __init__(self, path: Path | str) -> None:
         reader = gguf.GGUFReader(str(path))
@@ -64,7 +68,7 @@ class ReferenceModel:
         """x [T, heads, head_dim]."""
         angles = positions[:, None, None] * self._frequencies
         half = self._frequencies.size
-        neox = self._architecture == "qwen3"
+        neox = self._architecture != "llama"
         first = slice(0, half) if neox else slice(0, 2 * half, 2)
         second = slice(half, 2 * half) if neox else slice(1, 2 * half, 2)
         y = x.copy()
@@ -83,7 +87,7 @@ class ReferenceModel:
         q = q.reshape(rows, self._heads, self._head_dim)
         k = k.reshape(rows, self._kv_heads, self._head_dim)
         v = v.reshape(rows, self._kv_heads, self._head_dim)
-        if self._architecture == "qwen3":
+        if self._architecture != "llama":
             q = self._norm(q, f"{block}attn_q_norm")
             k = self._norm(k, f"{block}attn_k_norm")
         positions = np.arange(rows, dtype=np.float64)
@@ -97,6 +101,46 @@ class ReferenceModel:
         mixed = np.einsum("hts,shd->thd", weights, v).reshape(rows, q_width)
         return self._matmul(mixed, f"{block}attn_output")
 
+    def _swiglu(self, x: Array, names: tuple[str, str, str]) -> Array:
+        gate, up, down = names
+        return self._matmul(silu(self._matmul(x, gate)) * self._matmul(x, up), down)
+
+    def _expert(self, x: Array, name: str, expert: int) -> Array:
+        scale = self._tensors.get(f"{name}.scale")
+        out: Array = self._tensors[f"{name}.weight"][expert] @ x
+        return out if scale is None else out * scale[expert]
+
+    def _moe(self, h: Array, block: str) -> Array:
+        """Row by row: the experts of largest probability, weighted; then the shared one."""
+        used = self._uint("expert_used_count")
+        scale = float(self._meta.get(f"{self._architecture}.expert_weights_scale", 1.0))
+        logits = self._matmul(h, f"{block}ffn_gate_inp")
+        out = np.zeros_like(h)
+        for row, x in enumerate(h):
+            odds = np.exp(logits[row] - logits[row].max())
+            odds /= odds.sum()
+            chosen = np.argsort(-odds, kind="stable")[:used]
+            for expert in chosen:
+                if f"{block}ffn_gate_up_exps.weight" in self._tensors:
+                    both = self._expert(x, f"{block}ffn_gate_up_exps", expert)
+                    gate, up = np.split(both, 2)
+                else:
+                    gate = self._expert(x, f"{block}ffn_gate_exps", expert)
+                    up = self._expert(x, f"{block}ffn_up_exps", expert)
+                y = self._expert(silu(gate) * up, f"{block}ffn_down_exps", expert)
+                out[row] += scale * odds[expert] / odds[chosen].sum() * y
+        if f"{block}ffn_gate_inp_shexp.weight" in self._tensors:
+            gate_of_row = h @ self._tensors[f"{block}ffn_gate_inp_shexp.weight"]
+            parts = [f"{block}ffn_{part}_shexp" for part in ("gate", "up", "down")]
+            shared = self._swiglu(h, (parts[0], parts[1], parts[2]))
+            out += shared / (1 + np.exp(-gate_of_row[:, None]))
+        return out
+
+    def _feed_forward(self, h: Array, block: str) -> Array:
+        if f"{block}ffn_gate_inp.weight" in self._tensors:
+            return self._moe(h, block)
+        return self._swiglu(h, (f"{block}ffn_gate", f"{block}ffn_up", f"{block}ffn_down"))
+
     def logits(self, tokens: Sequence[int]) -> Array:
         """All-position logits [T, vocab] of one sequence from position 0."""
         x = self._tensors["token_embd.weight"][np.asarray(tokens)]
@@ -104,7 +148,6 @@ class ReferenceModel:
             block = f"blk.{layer}."
             x = x + self._attention(self._norm(x, f"{block}attn_norm"), block)
             h = self._norm(x, f"{block}ffn_norm")
-            gate, up = self._matmul(h, f"{block}ffn_gate"), self._matmul(h, f"{block}ffn_up")
-            x = x + self._matmul(gate / (1 + np.exp(-gate)) * up, f"{block}ffn_down")
+            x = x + self._feed_forward(h, block)
         x = self._norm(x, "output_norm")
         return self._matmul(x, "output" if "output.weight" in self._tensors else "token_embd")
