@@ -99,7 +99,7 @@ def peer_speed(peer: Path, model: Path, threads: int, sequences: int, steps: int
     work = ["-p", "0", "-n", str(steps)]
     if sequences > 1:
         work = ["-n", "0", "-p", str(sequences * steps), "-ub", str(sequences)]
-    command = [peer, "-m", model, "-t", str(threads), "-r", "1", "-o", "json", *work]
+    command = [str(peer), "-m", str(model), "-t", str(threads), "-r", "1", "-o", "json", *work]
     done = subprocess.run(command, capture_output=True, check=True, timeout=600)
     (result,) = json.loads(done.stdout)
     return float(result["avg_ts"])

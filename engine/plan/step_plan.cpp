@@ -37,7 +37,8 @@ class Lowering {
           resolves_(resolves),
           quant_of_(graph_.values.size(), kNoValue),
           f32_readers_(graph_.values.size(), 0),
-          int8_readers_(graph_.values.size(), 0) {
+          int8_readers_(graph_.values.size(), 0),
+          is_by_expert_(graph_.values.size(), false) {
         count_readers();
     }
 
@@ -226,8 +227,8 @@ class Lowering {
         op.request.act = int8 ? DType::I8Block : DType::F32;
         op.request.n = node.weight.rows;
         op.request.k = graph_.values[node.x].width;
-        const bool is_in_order = graph_.values[node.x].per_row == graph_.values[node.out].per_row;
-        op.request.features = (is_in_order ? uint32_t{kFeatureExpertOrder} : 0u) |
+        is_by_expert_[node.out] = true;
+        op.request.features = (is_by_expert_[node.x] ? uint32_t{kFeatureExpertOrder} : 0u) |
                               (node.vector.is_present() ? uint32_t{kFeatureExpertScale} : 0u);
         op.out = node.out;
         (int8 ? op.quant : op.x) = int8 ? quant : node.x;
@@ -286,6 +287,7 @@ class Lowering {
         PlannedOp& op = add_op(kind, node, node.out);
         op.request.k = graph_.values[node.x].width;
         op.out = node.out;
+        is_by_expert_[node.out] = is_by_expert_[node.x];
         if (kind == OpKind::Add) {  // changed in place: the first operand is the output
             op.y = node.y;
             quant_of_[node.x] = kNoValue;
@@ -364,6 +366,7 @@ class Lowering {
     std::vector<uint32_t> quant_of_;  // per value: its int8 form as long as it is up to date
     std::vector<uint32_t> f32_readers_;
     std::vector<uint32_t> int8_readers_;
+    std::vector<bool> is_by_expert_;  // per value: its rows are pairs in the order of experts
 };
 
 StepPlan build(const Source& source, const ModePlan& plan, const ResolvesFn& resolves) {

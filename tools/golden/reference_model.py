@@ -19,7 +19,8 @@ Array = npt.NDArray[np.float64]
 
 
 def silu(x: Array) -> Array:
-    return x / (1 + np.exp(-x))
+    gated: Array = x / (1 + np.exp(-x))
+    return gated
 
 
 class ReferenceModel:
