@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tools.random_blocks import Floats, encode, random_weight, tensor_type
+from tools.synth_tokenizer import VOCAB_MIN, tokenizer_metadata
 
 MetaValue: TypeAlias = bool | int | float | str | list[int] | list[float] | list[str]
 
@@ -33,18 +34,7 @@ RECURRENT = ("qwen35",)  # with gated DeltaNet layers and gated attention
 MOE = frozenset({"qwen3moe"})  # architectures with a mixture of experts in each layer
 TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
 
-MERGE_LINES = (
-    "Ġ t|h e|i n|Ġt he|e r|a n|o n|Ġ a|r e|n d|Ġ s|o u|i s|Ġ w|l l|a t|e n|o r|Ġ o|e s|Ġ c|i t",
-    "Ġ b|Ġ f|an d|Ġ m|in g|Ġ p|e d|a l|Ġ h|s t",
-)
-MERGES = [merge for line in MERGE_LINES for merge in line.split("|")]
-SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
-CHAT_TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 QUIET = np.float32(0.02)  # what predictable layers are damped by
-VOCAB_MIN = 256 + len(MERGES) + len(SPECIALS)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -88,13 +78,6 @@ class Shape:
         if self.architecture not in RECURRENT or layer >= self.layers:
             return False
         return (layer + 1) % self.attention_interval != 0
-
-
-def byte_tokens() -> list[str]:
-    """The 256 printable stand-ins of byte-level BPE, in byte order."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    stand_in = iter(range(256, 512))
-    return [chr(b) if b in plain else chr(next(stand_in)) for b in range(256)]
 
 
 def delta_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
@@ -256,24 +239,10 @@ def sizes_of(shape: Shape) -> dict[str, MetaValue]:
 def metadata_of(shape: Shape) -> dict[str, MetaValue]:
     """Metadata of the model and its tokenizer, without general.architecture."""
     a = shape.architecture
-    tokens = byte_tokens() + [merge.replace(" ", "") for merge in MERGES] + list(SPECIALS)
-    specials_end = len(tokens)
-    tokens += [f"[PAD{i}]" for i in range(specials_end, shape.vocab)]
-    kinds = [1] * (256 + len(MERGES)) + [3] * len(SPECIALS) + [5] * (shape.vocab - specials_end)
-    endoftext = 256 + len(MERGES)
     return {
         "general.name": f"synthetic {a}",
         **sizes_of(shape),
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": {"llama": "smollm", "qwen35": "qwen35"}.get(a, "qwen2"),
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": kinds,
-        "tokenizer.ggml.merges": list(MERGES),
-        "tokenizer.ggml.bos_token_id": endoftext,
-        "tokenizer.ggml.eos_token_id": endoftext + 2,
-        "tokenizer.ggml.padding_token_id": endoftext,
-        "tokenizer.ggml.add_bos_token": False,
-        "tokenizer.chat_template": CHAT_TEMPLATE,
+        **tokenizer_metadata(shape.vocab, {"llama": "smollm", "qwen35": "qwen35"}.get(a, "qwen2")),
     }
 
 

@@ -21,7 +21,8 @@ from tests.api.test_resume_chat import TOOL, WORDS, choices_of, folded
 from tests.system.real_service import Service
 from tests.system.test_resume_real import Killer
 from tests.text.thinking_templates import QWEN35
-from tools.synth_model import MERGES, SPECIALS, Shape, byte_tokens, write_model
+from tools.synth_model import Shape, write_model
+from tools.synth_tokenizer import MERGES, SPECIALS, byte_tokens
 
 pytestmark = pytest.mark.slow
 
