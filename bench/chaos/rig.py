@@ -204,6 +204,7 @@ async def running(
     service = EngineService(config, NullRecorder())
     observer = Observer()
     owner = EngineOwner(setup, service, observer, jitter=lambda: 0.0)
+    service.judge = owner.judge
     observer.owner = owner
     task = asyncio.create_task(owner.run())
     ticker = asyncio.create_task(service.run())

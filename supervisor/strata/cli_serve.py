@@ -218,6 +218,7 @@ class _Service:
             version=version(),
         )
         self._owner = EngineOwner(setup, self._service, self, reporter=self._bundles)
+        self._service.judge = self._owner.judge
         facts = ServiceFacts(
             model_name=inputs.name,
             model_path=str(inputs.model),

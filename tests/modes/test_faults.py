@@ -192,3 +192,59 @@ async def test_a_mode_is_acquitted_when_the_same_crash_comes_without_it(
     monkeypatch.delenv("STRATA_FAULT")
     status, _ = await served_with(faulty_engine_path, model, run_dir)
     assert row(status["modes"], "kv")["runs"] == "f16"
+
+
+async def asked(http: aiohttp.ClientSession, number: int, tokens: int = 40) -> str:
+    """One streamed-length answer of a prompt of its own; raises where it is an error."""
+    body = {
+        "model": "smollm2", "prompt": [number + 5, 6], "max_tokens": tokens, "temperature": 0,
+        "ignore_eos": True,
+    }  # fmt: skip
+    async with http.post("/v1/completions", json=body) as response:
+        answer = await response.json()
+        assert response.status == 200, answer
+        assert answer["usage"]["completion_tokens"] == tokens
+        return str(answer["choices"][0]["text"])
+
+
+async def test_requests_that_shared_steps_spoil_run_again_alone_and_the_mode_goes(
+    faulty_engine_path: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN in steps of several only: nobody hears of it, and the second time `batch` is out."""
+    monkeypatch.setenv("STRATA_FAULT", f"{UNDER_LOAD}@nan")
+    run_dir = tmp_path / "run"
+    service = Service(faulty_engine_path, model, run_dir, "--batch", "4")
+    try:
+        service.wait_ready()
+        async with aiohttp.ClientSession(service.url) as http:
+            alone = [await asked(http, number) for number in range(4)]
+            for _ in range(2):
+                assert await asyncio.gather(*(asked(http, n) for n in range(4))) == alone
+            await asyncio.to_thread(service.wait_line, "starts again to run without batch")
+            assert await asyncio.gather(*(asked(http, n) for n in range(4))) == alone
+            status = await status_of(http)
+    finally:
+        ended = service.stop()
+    assert ended == 0, "".join(service.lines)
+    assert status["restarts"]["crashes"] == 0
+    batch = row(status["modes"], "batch")
+    assert (batch["requested"], batch["runs"]) == ("4", "1")
+    assert "not finite" in " ".join(reason["text"] for reason in batch["because"])
+    assert [record["mode"] for record in quarantine(run_dir, "list")] == ["batch"]
+
+
+async def test_eight_streams_survive_a_kernel_that_throws_in_shared_steps(
+    faulty_engine_path: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRATA_FAULT", "matmul*:phase=decode,step>=5,sequences>1@throw")
+    service = Service(faulty_engine_path, model, tmp_path / "run", "--batch", "8")
+    try:
+        service.wait_ready()
+        async with aiohttp.ClientSession(service.url) as http:
+            alone = [await asked(http, number) for number in range(8)]
+            assert await asyncio.gather(*(asked(http, n) for n in range(8))) == alone
+            status = await status_of(http)
+    finally:
+        ended = service.stop()
+    assert ended == 0, "".join(service.lines)
+    assert status["restarts"]["crashes"] >= 1

@@ -174,6 +174,7 @@ def make_rig(tmp_path: Path) -> RigMaker:
         observer = Observer()
         bundles = BundleWriter(run_dir, service.request_facts, config={"batch": "4"})
         owner = EngineOwner(setup, service, observer, jitter=lambda: 0.0, reporter=bundles)
+        service.judge = owner.judge
         task = asyncio.create_task(owner.run())
         ticker = asyncio.create_task(service.run())
         rig = Rig(service, owner, observer, task)

@@ -13,6 +13,7 @@ from strata.serving.admission import Admission, Closure, Queue, Reservation, Sch
 from strata.serving.deadline import deadline_exceeded, deadline_s
 from strata.serving.effects import Deliver, Effect, Send
 from strata.serving.needs import Mode
+from strata.serving.open_requests import SUBMIT_AHEAD
 from strata.serving.recorder import NullRecorder
 from strata.serving.request import (
     CancelReason,
@@ -22,7 +23,7 @@ from strata.serving.request import (
     RejectedError,
     RequestSpec,
 )
-from strata.serving.scheduler import SUBMIT_AHEAD, Scheduler
+from strata.serving.scheduler import Scheduler
 from strata.serving.wait_estimate import RELOAD_S_UNKNOWN, SERVICE_S_UNKNOWN, WaitEstimate
 from strata_protocol.features import FIELDS
 from strata_protocol.messages import (

@@ -15,6 +15,7 @@ from strata.serving.admission import Closure, SchedulerLimits
 from strata.serving.effects import Deliver, Effect, Fault, Send
 from strata.serving.entry import CREDIT_WINDOW
 from strata.serving.needs import Mode
+from strata.serving.open_requests import SUBMIT_AHEAD
 from strata.serving.recorder import NullRecorder
 from strata.serving.recovery import LOSSES_MAX
 from strata.serving.request import (
@@ -25,11 +26,7 @@ from strata.serving.request import (
     RequestSpec,
     TokensReady,
 )
-from strata.serving.scheduler import (
-    CANCEL_GRACE_S,
-    SUBMIT_AHEAD,
-    Scheduler,
-)
+from strata.serving.scheduler import CANCEL_GRACE_S, Scheduler
 from strata_protocol.features import FIELDS
 from strata_protocol.messages import (
     Cancel,
@@ -213,6 +210,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data(), error=st.booleans())
     def done(self, data: st.DataObject, error: bool) -> None:
         rid = data.draw(st.sampled_from(sorted(self.engine)))
+        was_shared = self.s._entries[rid].was_shared if rid in self.s._entries else False
         produced = self.engine.pop(rid)
         reason = FinishReason.ERROR if error else FinishReason.STOP
         if rid in self.cancelled:
@@ -222,7 +220,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             error_kind=ErrorKind.NUMERIC_FAULT if error else None,
         )  # fmt: skip
         self.perform(self.s.on_done(message, self.now))
-        assert rid in self.ended
+        assert rid in self.ended or (error and was_shared)  # it goes again, alone
 
     @precondition(lambda self: bool(self.got))
     @rule(data=st.data())
@@ -264,6 +262,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             and not self.draining
             and not self.s.recovery.trials.is_on
             and self.writable
+            and self.s._line.aside is None  # those wait until nothing runs
             and len(self.engine) < BATCH + SUBMIT_AHEAD
         ):
             assert self.s.waiting == 0, "a place is free and somebody waits"

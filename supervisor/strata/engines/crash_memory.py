@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from strata_protocol.messages import Hello, ModePlan
 
-from strata.engines.blame import blame
+from strata.engines.blame import Blame, blame
 from strata.engines.exits import EngineExit
 from strata.engines.place import hash_of, place_of, size_and_time
 from strata.engines.quarantine import (
@@ -28,7 +28,7 @@ from strata.engines.quarantine import (
     QuarantineState,
 )
 from strata.engines.quarantine_file import QuarantineFile
-from strata.engines.signature import signature
+from strata.engines.signature import NUMERIC, Signature, signature
 
 TRIAL_LOOK_S = 60.0  # how often an engine on trial is looked at
 
@@ -142,7 +142,17 @@ class CrashMemory:
         if self._place is None or not exited.is_crash:
             return Verdict()
         guilty = blame(exited.exit_class, exited.status, exited.beacon, plan)
-        crash = signature(exited, plan)
+        return self._judged(guilty, signature(exited, plan), suspects)
+
+    def on_doubt(self, mode: str) -> Verdict:
+        """Requests failed in steps of `mode` and were fine alone, so none of them is suspected.
+        `keep` writes it."""
+        self._has_news.set()
+        return self._judged(Blame(mode, is_certain=False), NUMERIC, frozenset())
+
+    def _judged(self, guilty: Blame | None, crash: Signature, suspects: frozenset[str]) -> Verdict:
+        if self._place is None:
+            return Verdict()
         was_out = {record.mode for record in self._quarantine.out(self._place)}
         taken = self._quarantine.on_crash(self._place, crash, guilty, suspects)
         for mode in was_out - {record.mode for record in self._quarantine.out(self._place)}:

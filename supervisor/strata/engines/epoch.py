@@ -110,6 +110,7 @@ class Epoch:
         self.handshake = Handshake(setup.wanted, number)
         self.output = EngineLog(setup.run_dir, number)
         self.is_stopped = False  # by SIGSTOP or a debugger, as seen when it was silent too long
+        self._on_idle: Callable[[], None] | None = None
         self.in_flight = 0  # requests sent to it that are not done
         self.is_draining = False  # told to end, by us or from outside: it refused a request
         self.served = 0  # requests that finished without an error
@@ -263,6 +264,10 @@ class Epoch:
             log.error("the engine broke the protocol: %s", text)
             self.process.signal(signal.SIGKILL, Intent.PROTOCOL)
 
+    def when_idle(self, act: Callable[[], None]) -> None:
+        """`act` is called when the last request that it has is done, and no other follows."""
+        self._on_idle = act
+
     # --- ClientListener
 
     def on_message(self, message: ToSupervisorMessage) -> None:
@@ -277,6 +282,8 @@ class Epoch:
                 self.in_flight -= 1
                 self.served += message.reason is not FinishReason.ERROR
                 self._listener.on_message(message)
+                if self._on_idle is not None and not self.in_flight:
+                    self._on_idle()
                 if message.code == ENGINE_DRAINING and not self.is_draining:
                     self.is_draining = True
                     log.warning("the engine was told to end and takes no new requests")

@@ -87,6 +87,17 @@ class EngineOwner:
         """The restart policy's counters."""
         return self._restarts.view
 
+    def judge(self, mode: str) -> bool:
+        """Requests failed in `mode` and were fine alone: whether that takes it out."""
+        verdict = self._course.memory.on_doubt(mode)
+        if not verdict.taken_out:
+            return False
+        text = f"Mode {mode} is taken out: requests failed in it and were fine alone."
+        self.view.decisions.add("mode.quarantined", text)
+        if (epoch := self.view.epoch) is not None:
+            epoch.when_idle(lambda: self._make_room(epoch, f"run without {mode}"))
+        return True
+
     async def saved(self) -> None:
         """Waits until nothing of what has happened so far is being written to disk."""
         await asyncio.gather(*self._saves)
@@ -343,12 +354,16 @@ class EngineOwner:
                 self._restarts.on_request_finished()
             self._counted = epoch.served
             if self._restarts.look() and epoch.is_running and epoch.in_flight == 0:
-                text = "The engine is idle and starts again to try a higher rung."
-                self.view.decisions.add("restart.makes_room", text)
-                log.info("the engine is idle and starts again to try a higher rung")
-                self._is_making_room = True
-                epoch.stop()
+                self._make_room(epoch, "try a higher rung")
                 return
+
+    def _make_room(self, epoch: Epoch, why: str) -> None:
+        self.view.decisions.add(
+            "restart.makes_room", f"The engine is idle and starts again to {why}."
+        )
+        log.info("the engine is idle and starts again to %s", why)
+        self._is_making_room = True
+        epoch.stop()
 
     async def _await_memory(self) -> None:
         """The next engine plans with what is free."""

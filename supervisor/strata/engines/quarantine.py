@@ -19,7 +19,7 @@ import msgspec
 
 from strata.engines.blame import Blame
 from strata.engines.good_run import GOOD_READY_S, GOOD_SERVED
-from strata.engines.signature import Signature
+from strata.engines.signature import NUMERIC, Signature
 
 RECORDS_MAX = 64
 SUSPECTS_MAX = 256
@@ -87,6 +87,8 @@ class QuarantineRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """Why the mode is out, in one sentence."""
+        if self.signature == NUMERIC.id:
+            return f"{self.mode} ended requests: {self.sentence} (quarantine {self.id})"
         times = "an engine" if self.count == 1 else f"{self.count} engines"
         return f"{self.mode} ended {times}: {self.sentence} (quarantine {self.id})"
 

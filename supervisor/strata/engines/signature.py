@@ -54,6 +54,12 @@ class Signature:
         return f"{text}: {self.assertion}" if self.assertion else text
 
 
+# No end of an engine: requests that failed in steps of a mode and were fine without it.
+NUMERIC = Signature(
+    "numeric", "logits not finite, and finite for the same request alone", "", (), "", "", ()
+)
+
+
 def signature(exited: EngineExit, plan: ModePlan | None) -> Signature:
     """The signature of one end of an engine; without a beacon it holds what the exit says."""
     how = exited.exit_class.value

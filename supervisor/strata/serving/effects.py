@@ -29,4 +29,11 @@ class Fault:
     text: str
 
 
-Effect = Send | Deliver | Fault
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Requests that failed in steps of this mode were fine alone."""
+
+    mode: str  # "batch", "batch_mtp"
+
+
+Effect = Send | Deliver | Fault | Doubt

@@ -59,6 +59,8 @@ class Entry:
     is_spared: bool = False  # one such end did not count: it led to a lower rung
     lost_s: float | None = None  # when the last engine that had it was lost, while none has it
     aside_s: float = 0.0  # since when it waits to run alone
+    was_shared: bool = False  # the engine that has it ran others beside it
+    retries: int = 0  # alone, after logits that were not finite
     queue_ms: float = 0.0  # spent in the line so far
     prefill_ms: float = 0.0  # in engines that were lost
     decode_ms: float = 0.0
@@ -102,6 +104,7 @@ class Entry:
         self.submitted_s = now
         self.first_token_s = 0.0
         self.lost_s = None
+        self.was_shared = False
         self.granted = max(self.granted, self.consumed + CREDIT_WINDOW)
 
     def park(self, now: float) -> None:
@@ -132,6 +135,10 @@ class Entry:
             done.drafted_tokens,
             done.accepted_tokens,
         )
+
+    def outcome_is_fine(self, done: Done) -> bool:
+        """Whether the engine computed it to an end of its own."""
+        return not self.is_cancelled and done.reason in (FinishReason.STOP, FinishReason.LENGTH)
 
     def take_scores(self, message: PromptLogprobs) -> PromptScored | None:
         """What is new in logprobs of the prompt; None where nothing is. Raises ProtocolFault for a

@@ -126,6 +126,10 @@ class Recovery:
             mode=mode,
         )
 
+    def keeps(self, entry: Entry) -> bool:
+        """Whether an engine could go on with it: nothing of what it was given is lost."""
+        return self.journal.generated(entry.rid) is not None
+
     def check(self, spec: RequestSpec, now: float) -> None:
         """Raises RejectedError for a request that is refused."""
         self.quarantine.check(spec, now)

@@ -9,7 +9,7 @@ token is delivered once, in order, whatever the engines repeat.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from strata_protocol.errors import ProtocolFault
 from strata_protocol.messages import (
@@ -22,12 +22,12 @@ from strata_protocol.messages import (
 )
 
 from strata.engines.port import ENGINE_DRAINING, EngineLost
-from strata.serving.admission import Admission, Closure, Queue, Reservation, SchedulerLimits
+from strata.serving.admission import Admission, Closure, Reservation, SchedulerLimits
 from strata.serving.deadline import deadline_exceeded, deadline_s
-from strata.serving.effects import Deliver, Effect, Fault, Send
+from strata.serving.effects import Deliver, Doubt, Effect, Fault, Send
 from strata.serving.entry import CREDIT_WINDOW, Entry, RequestState, unrepeated
-from strata.serving.line import Line
-from strata.serving.move import why_not_move
+from strata.serving.numeric import NumericDoubts
+from strata.serving.open_requests import OpenRequests
 from strata.serving.recorder import Recorder
 from strata.serving.recovery import Recovery
 from strata.serving.request import (
@@ -40,16 +40,13 @@ from strata.serving.request import (
     RequestSpec,
     TokensReady,
 )
-from strata.serving.request_facts import RequestFacts, facts_of
 from strata.serving.shapes import LANE_WAIT_S
 
-SUBMIT_AHEAD = 2  # requests sent beyond the batch, so that a freed place is filled at once
-STALLED_MAX = 256  # requests whose reader does not read that are sent beyond these
 CREDIT_STEP = CREDIT_WINDOW // 2  # credit is renewed in steps of this size
 CANCEL_GRACE_S = 5.0  # from CANCEL to the end without the engine's DONE
 
 
-class Scheduler:
+class Scheduler(OpenRequests):
     """All requests between acceptance and their terminal event. Times: seconds, one clock."""
 
     def __init__(
@@ -58,56 +55,11 @@ class Scheduler:
         self._timeout_s = limits.request_timeout_s
         self._park_s = limits.park_s
         self._recorder = recorder
-        self._admission = Admission(limits, recorder, jitter)
-        self.recovery = Recovery(limits.journal_bytes)  # others only read it
-        self._line: Line[Entry] = Line()
-        self._in_flight: dict[int, Entry] = {}  # known to the engine, in order of submission
-        self._entries: dict[int, Entry] = {}
-        self._abandoned: set[int] = set()  # ended here, but the engine has not said DONE
-        self._is_up = False  # takes requests: from READY until it is lost or drains
-        self._is_writable = True
+        super().__init__(Admission(limits, recorder, jitter), Recovery(limits.journal_bytes))
+        self._doubts = NumericDoubts()
         self._closed_s: float | None = None  # since when no engine is to be expected soon
         self._next_rid = 1
         self.convicted = ""  # fingerprint that the last loss of an engine convicted
-
-    # --- what others may read
-
-    @property
-    def waiting(self) -> int:
-        return len(self._line)
-
-    @property
-    def waiting_tokens(self) -> int:
-        return self._line.tokens
-
-    @property
-    def in_flight(self) -> int:
-        """Requests that take a place in the engine."""
-        return len(self._in_flight) + len(self._abandoned)
-
-    def facts(self, suspects: Collection[int]) -> list[RequestFacts]:
-        """What may be written down of the requests that the engine has."""
-        return [facts_of(e, was_in_step=e.rid in suspects) for e in self._in_flight.values()]
-
-    def suspected(self, suspects: Collection[int]) -> frozenset[str]:
-        """Fingerprints of the requests that may have ended the engine that has them."""
-        return self.recovery.prints(suspects, list(self._in_flight.values()))
-
-    def why_not_move(self, facts: EngineFacts) -> str:
-        """Why what runs could not go on with an engine of these facts; empty where it could."""
-        return why_not_move(self._in_flight.values(), self.recovery.journal, self._admission, facts)
-
-    @property
-    def parked(self) -> int:
-        """Requests that have lost their engine and wait for the next one; they count as waiting."""
-        return sum(e.lost_s is not None for e in self._line)
-
-    def oldest_wait_s(self, now: float) -> float:
-        return max((now - e.arrived_s for e in self._line), default=0.0)
-
-    def wait_s(self, now: float) -> float:
-        """How long a request that comes now is expected to wait."""
-        return self._admission.wait_s(self._queue(), now)
 
     # --- requests
 
@@ -190,6 +142,7 @@ class Scheduler:
         self._closed_s = None
         self._is_up = True
         self._is_writable = True
+        self._is_solo = False
         effects: list[Effect] = []
         for entry in list(self._line):
             # Accepted before the first READY, or when the engine could do more.
@@ -203,6 +156,7 @@ class Scheduler:
     def on_lost(self, lost: EngineLost, now: float) -> list[Effect]:
         """The engine is gone: what it ran goes back to the front of the line."""
         self._is_up = False
+        self._doubts.clear()
         self._admission.estimate.on_away(now)
         effects: list[Effect] = []
         running = list(self._in_flight.values())
@@ -226,6 +180,10 @@ class Scheduler:
                 self._line.remove(entry)
                 effects.append(self._end(entry, failed, now))
         return effects
+
+    def on_shared_steps_out(self) -> None:
+        """The mode of shared steps is out: the engine that runs is sent one request at a time."""
+        self._is_solo = True
 
     def on_closed(self, closure: Closure, now: float) -> list[Effect]:
         """The engine does not come back soon: new requests are refused until the next READY, and
@@ -300,7 +258,10 @@ class Scheduler:
             payer = (entry.spec.key, entry.spec.priority > 0)
             served[payer] = (entry, count + served.get(payer, (entry, 0))[1])
             effects.append(Deliver(item.rid, event))
-            has_place |= self.recovery.on_tokens(entry, event.ids, now) or entry.is_stalled
+            is_over = self.recovery.on_tokens(entry, event.ids, now)
+            if is_over:
+                effects += self._on_fine(entry)
+            has_place |= is_over or entry.is_stalled
         for entry, tokens in served.values():
             self._line.on_served(entry, tokens)
         self._recorder.on_tokens(now, first_s, gaps_s, sum(n for _, n in served.values()))
@@ -328,6 +289,9 @@ class Scheduler:
             return self._dispatch(now)
         if entry is None:
             return [Fault(f"DONE for request {message.rid}, which is not running")]
+        if self._doubts.retries(entry, message, self._shared_mode()) and self.recovery.keeps(entry):
+            return self._retry_alone(entry, now)
+        fine = self._on_fine(entry) if entry.outcome_is_fine(message) else []
         event: Failed | Finished
         if entry.ending is not None:
             event = entry.ending
@@ -340,9 +304,28 @@ class Scheduler:
         )
         is_survived = not entry.is_cancelled and entry.ending is None
         ended = self._end(entry, event, now, is_survived=is_survived)
-        return [ended, *self._dispatch(now)]
+        return [ended, *fine, *self._dispatch(now)]
 
     # --- inside
+
+    def _retry_alone(self, entry: Entry, now: float) -> list[Effect]:
+        """Nothing is lost of it: it goes on alone, once nothing else runs."""
+        del self._in_flight[entry.rid]
+        self.recovery.trials.forget(entry.rid)
+        entry.park(now)
+        entry.aside_s = now
+        self._line.set_aside(entry)
+        self._recorder.on_requeued()
+        return self._dispatch(now)
+
+    def _on_fine(self, entry: Entry) -> list[Effect]:
+        """It ran alone and gave results."""
+        mode = "" if entry.was_shared else self._doubts.on_fine(entry.rid)
+        return [Doubt(mode)] if mode else []
+
+    def _shared_mode(self) -> str:
+        facts = self._admission.facts
+        return "batch_mtp" if facts is not None and facts.plan.spec else "batch"
 
     def _on_engine_draining(self, entry: Entry, now: float) -> list[Effect]:
         """The engine was told to end and computed nothing: the request waits for the next one.
@@ -354,21 +337,6 @@ class Scheduler:
         self._line.push_returned(entry)
         self._recorder.on_requeued()
         return []
-
-    def _queue(self) -> Queue:
-        return Queue(len(self._line), self._line.tokens, self._places())
-
-    def _places(self) -> int:
-        """How many requests may be sent now."""
-        facts = self._admission.facts
-        if facts is None or not self._can_send() or self.recovery.trials.is_on:
-            return 0
-        # A stalled request keeps no place from others, here as in the engine.
-        stalled = min(sum(e.is_stalled for e in self._in_flight.values()), STALLED_MAX)
-        return max(facts.plan.batch + SUBMIT_AHEAD + stalled - self.in_flight, 0)
-
-    def _can_send(self) -> bool:
-        return self._is_up and self._is_writable
 
     def _dispatch(self, now: float) -> list[Effect]:
         """Sends what has a place; while suspects are tried, the next of them alone."""
@@ -409,6 +377,9 @@ class Scheduler:
         elif entry.lost_s is None:
             self._recorder.on_submitted(now - entry.arrived_s)
         entry.start(now)
+        if self._in_flight:  # what is stalled may go on at any time
+            for other in (entry, *self._in_flight.values()):
+                other.was_shared = True
         self._in_flight[entry.rid] = entry
         return Send(self.recovery.message(entry, self._admission.mode_of(entry.spec)))
 
@@ -439,6 +410,7 @@ class Scheduler:
         """The one place where a request ends."""
         del self._entries[entry.rid]
         self._in_flight.pop(entry.rid, None)
+        self._doubts.forget(entry.rid)
         self._admission.on_ended(entry.spec.key)
         self.recovery.on_ended(entry, now, is_survived=is_survived)
         if isinstance(event, Finished):

@@ -28,7 +28,7 @@ from strata_protocol.messages import (
 from strata.config import Config
 from strata.engines.port import EngineLost, EnginePort, EngineReady, RunMessage
 from strata.serving.admission import DRAINING, Closure, Reservation, SchedulerLimits
-from strata.serving.effects import Deliver, Effect, Fault, Send
+from strata.serving.effects import Deliver, Doubt, Effect, Fault, Send
 from strata.serving.handle import RequestHandle
 from strata.serving.needs import serving_modes
 from strata.serving.recorder import Recorder
@@ -76,6 +76,8 @@ class EngineService:
         self._scheduler = Scheduler(limits, recorder, jitter)
         self._recorder = recorder
         self._clock = clock
+        # Told of a mode in doubt; whether that takes it out (EngineOwner.judge).
+        self.judge: Callable[[str], bool] = lambda _: False
         self._handles: dict[int, RequestHandle] = {}
         self._port: EnginePort | None = None
         self._facts: EngineFacts | None = None
@@ -232,6 +234,9 @@ class EngineService:
                 case Fault(text):
                     if self._port is not None:
                         self._port.fault(text)
+                case Doubt(mode):
+                    if self._port is not None and self.judge(mode):
+                        self._scheduler.on_shared_steps_out()
                 case _:
                     assert_never(effect)
 
