@@ -19,6 +19,7 @@ from strata.engines import stale
 from bench.chaos.chaos_folder import MODEL, PROTOCOL, REPOSITORY, ChaosFolder, started_at
 
 READY_S = 90.0
+LOG_END = 3000  # characters of the log that an error shows: engines may have started by hundreds
 STOP_S = 30.0
 _LISTENS = re.compile(r"(http://[^\s,]+)")
 _UNLIMITED = (
@@ -63,7 +64,7 @@ class Served:
                         raise RuntimeError(f"serve ended: {self.log()}")
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            raise RuntimeError(f"{path} is not 200: {self.log()}") from None
+            raise RuntimeError(f"{path} is not 200; last: {self.log()[-LOG_END:]}") from None
 
     async def _answers(self, session: aiohttp.ClientSession, path: str) -> bool:
         if not self.url:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from strata.engines.crash_memory import CrashMemory
 from strata.engines.epoch import EngineSetup
+from strata.engines.handshake import nothing_less
+from strata.engines.less import Less
 from strata.engines.modes import Choice
 
 
@@ -18,8 +20,13 @@ class Course:
     memory: CrashMemory
 
     @classmethod
-    def of(cls, setup: EngineSetup, rung: Callable[[Choice], tuple[int, str]]) -> Course:
-        """`rung` chooses the rung of the ladder at CAPS."""
+    def of(
+        cls,
+        setup: EngineSetup,
+        rung: Callable[[Choice], tuple[int, str]],
+        less: Callable[[], Less | None] = nothing_less,
+    ) -> Course:
+        """`rung` chooses the rung of the ladder at CAPS, `less` says what to ask for at most."""
         memory = CrashMemory(
             setup.run_dir,
             Path(setup.wanted.model),
@@ -27,11 +34,15 @@ class Course:
             setup.quarantine_trial_s,
             setup.clock,
         )
-        wanted = replace(setup.wanted, quarantine=memory.offer, rung=rung)
+        wanted = replace(setup.wanted, quarantine=memory.offer, rung=rung, less=less)
         return cls(replace(setup, wanted=wanted), memory)
 
-    def with_rung(self, rung: Callable[[Choice], tuple[int, str]]) -> Course:
-        wanted = replace(self.setup.wanted, rung=rung)
+    def with_rung(
+        self,
+        rung: Callable[[Choice], tuple[int, str]],
+        less: Callable[[], Less | None] = nothing_less,
+    ) -> Course:
+        wanted = replace(self.setup.wanted, rung=rung, less=less)
         return replace(self, setup=replace(self.setup, wanted=wanted))
 
     @property

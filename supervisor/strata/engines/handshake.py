@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
 from strata_protocol.exit_codes import ExitCode
 from strata_protocol.messages import (
     Caps,
@@ -24,6 +25,7 @@ from strata_protocol.messages import (
 )
 from strata_protocol.peer import negotiate
 
+from strata.engines.less import Less
 from strata.engines.modes import Choice, ModeRow, Policy, choose
 from strata.engines.quarantine import QuarantineRecord
 
@@ -41,11 +43,15 @@ def nothing_quarantined(_: Hello) -> Sequence[QuarantineRecord]:
     return ()
 
 
+def nothing_less() -> Less | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What each epoch is offered. `quarantine` is asked at HELLO, which names build and device,
     for the records of the modes that must not be offered; `rung` at CAPS, for the rung that is to
-    run and the sentence why it is not the first."""
+    run and the sentence why it is not the first; `less` at HELLO, for bounds of what is asked."""
 
     run_id: str
     model: str
@@ -55,6 +61,7 @@ class Wanted:
     without_kernels: Sequence[str] = ()
     quarantine: Callable[[Hello], Sequence[QuarantineRecord]] = nothing_quarantined
     rung: Callable[[Choice], tuple[int, str]] = top_rung
+    less: Callable[[], Less | None] = nothing_less
 
     @property
     def policy(self) -> Policy:
@@ -104,6 +111,7 @@ class Handshake:
         self._epoch = epoch
         self.hello: Hello | None = None
         self.quarantine: Sequence[QuarantineRecord] = ()
+        self._less: Less | None = None
         self.caps: Caps | None = None
         self.choice: Choice | None = None
         self.probes: list[Probe] = []
@@ -153,6 +161,7 @@ class Handshake:
         self.stall_s = STALL_S
         wanted = self._wanted
         self.quarantine = wanted.quarantine(hello)
+        self._less = wanted.less()
         return [
             SendOffer(
                 Offer(
@@ -160,7 +169,7 @@ class Handshake:
                     run_id=wanted.run_id,
                     epoch=self._epoch,
                     model=wanted.model,
-                    want=wanted.modes,
+                    want=wanted.modes if self._less is None else self._less.of(wanted.modes),
                     quarantine=[record.mode for record in self.quarantine],
                     without_kernels=list(wanted.without_kernels),
                 )
@@ -183,6 +192,8 @@ class Handshake:
         )
         if choice.plan is None or choice.refusals:
             return [_refused(choice)]
+        if self._less is not None:
+            choice = choice.within(msgspec.structs.asdict(self._less))
         choice = self.choice = choice.on_rung(*wanted.rung(choice))
         rung = choice.ladder[choice.rung]
         return [SendPlan(Plan(plan=rung.plan, rung=rung.name))]

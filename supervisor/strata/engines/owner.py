@@ -63,7 +63,7 @@ class EngineOwner:
             self.view.decisions,
             is_strict=setup.wanted.is_strict,
         )
-        self._course = Course.of(setup, self._restarts.choose)
+        self._course = Course.of(setup, *self._restarts.bounds)
         self._listener = listener
         self._observer = observer
         self._reporter = reporter or NullCrashReporter()
@@ -183,7 +183,7 @@ class EngineOwner:
     async def _go_on_with(self, successor: Successor) -> bool:
         """The engine that has taken over, to its exit and what follows."""
         self._replacer.successor = None
-        self._course = successor.course.with_rung(self._restarts.choose)
+        self._course = successor.course.with_rung(*self._restarts.bounds)
         self._gate = successor.gate
         self._found = await asyncio.to_thread(fingerprint, self._course.inputs)
         await asyncio.to_thread(successor.epoch.promote_record)
@@ -202,7 +202,7 @@ class EngineOwner:
         trial = replacer.trial
         if (former := replacer.take_former()) is not None:
             self._restarts.on_made_room()
-            self._course = former.with_rung(self._restarts.choose)
+            self._course = former.with_rung(*self._restarts.bounds)
             self._show(EngineState.RESTARTING)
             return True
         if trial is None or decision is not None:

@@ -4,6 +4,7 @@
 - 3 crashes of one signature, 5 of any, or 3 before READY within 10 min on one rung lead one rung
   down the ladder, to the implicated axis where there is one. Lack of memory leads to the next rung
   that needs less at its first time: the same configuration is not tried again while there is one.
+  Where there is none the engine is asked for less (less.py); a step up asks for all again.
 - Below the last rung is HOLD: a start every 5 min; where none becomes ready, further apart.
 - A good spell (10 min ready and 20 served requests) forgives the crashes before it.
 - After 30 min without a crash a start tries one rung up; where none comes, an idle engine is asked
@@ -27,6 +28,7 @@ import msgspec
 
 from strata.engines.exits import ExitClass
 from strata.engines.good_run import GOOD_READY_S, GOOD_SERVED
+from strata.engines.less import Less, less_than
 from strata.engines.restart_state import (
     FALLS_MAX,
     WAIT_MAX_S,
@@ -107,8 +109,15 @@ class RestartPolicy:
     changes with every call.
     """
 
-    def __init__(self, jitter: Callable[[], float], state: RestartState | None = None) -> None:
+    def __init__(
+        self,
+        jitter: Callable[[], float],
+        state: RestartState | None = None,
+        *,
+        is_strict: bool = False,
+    ) -> None:
         self._jitter = jitter
+        self._is_strict = is_strict  # what was wanted or nothing
         self.state = state or RestartState()
         self._ladder: Ladder | None = None  # of the engine that runs, from its CAPS on
         self._rung = 0
@@ -147,6 +156,9 @@ class RestartPolicy:
         state.starts = [s for s in state.starts if now - s.at < STARTS_WINDOW_S]
         state.starts.append(StartNote(at=now))
         state.next_start = None
+        if state.less is not None and state.clean_s >= CLEAN_S:
+            state.less, state.limit, state.why = None, None, ""
+            self._on_stepped(now)
         self._ladder = None
         self._ready_at = None
         self._served = 0
@@ -210,7 +222,9 @@ class RestartPolicy:
     def is_step_up_due(self, now: float) -> bool:
         """Whether an engine that has nothing to do should be ended for a step up."""
         state, ladder = self.state, self._ladder
-        if ladder is None or self._rung == 0 or self._ready_at is None:
+        if ladder is None or self._ready_at is None:
+            return False
+        if self._rung == 0 and state.less is None:
             return False
         if state.pin is not None and ladder.find(state.pin) >= self._rung:
             return False
@@ -268,6 +282,8 @@ class RestartPolicy:
         if (why := self._why_down(ended, signature, now, was_ready=was_ready)) is None:
             return self._within_ceiling(now, self._delay(), None)
         step = self._step_down(ended, signature, why, now, was_ready=was_ready)
+        if step is None and ended.exit_class is ExitClass.OOM:
+            step = self._ask_less(why, now)
         if step is not None:
             return self._within_ceiling(now, self._delay(), None, step)
         return self._hold(why, now, was_ready=was_ready)
@@ -275,7 +291,7 @@ class RestartPolicy:
     def _why_down(self, ended: Ended, signature: str, now: float, *, was_ready: bool) -> str | None:
         """Why this rung is given up, or None where it is tried again."""
         state, crashes = self.state, self.state.crashes
-        if ended.exit_class is ExitClass.OOM and self._has_smaller():
+        if ended.exit_class is ExitClass.OOM and (self._has_smaller() or self._next_less()):
             return "memory ran out"
         if self._is_repeat(signature):
             return "the crash that led down before came again"
@@ -297,6 +313,24 @@ class RestartPolicy:
     def _has_smaller(self) -> bool:
         ladder = self._ladder
         return ladder is not None and ladder.below_in_memory(self._rung) is not None
+
+    def _next_less(self) -> Less | None:
+        if self._ladder is None or self._is_strict:
+            return None
+        return less_than(self._ladder.rungs[self._rung].plan, self.state.less)
+
+    def _ask_less(self, why: str, now: float) -> Step | None:
+        """None where the engine is asked for the least already."""
+        state, less = self.state, self._next_less()
+        if less is None or self._ladder is None:
+            return None
+        state.less, state.why = less, why
+        # Smaller sizes make another ladder: its top is within them.
+        state.limit = None if self._rung == 0 else self._ladder.limit(self._rung)
+        state.is_held, state.holds, state.held_why = False, 0, ""
+        self._on_stepped(now)
+        name = self._ladder.rungs[self._rung].name
+        return Step(name, f"{name} with at most {less.text}", why)
 
     def _is_repeat(self, signature: str) -> bool:
         """Whether this signature led down from this very rung before."""

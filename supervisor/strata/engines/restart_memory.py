@@ -13,6 +13,7 @@ from pathlib import Path
 
 from strata.engines.decision_log import DecisionLog
 from strata.engines.decision_text import decision_sentence, step_sentence
+from strata.engines.less import Less
 from strata.engines.modes import Choice
 from strata.engines.restart import (
     CRASH_WINDOW_S,
@@ -42,7 +43,7 @@ class RestartMemory:
     ) -> None:
         self._store = RestartStore(run_dir, clocks)
         self._steady = clocks.steady
-        self._policy = RestartPolicy(jitter)
+        self._policy = RestartPolicy(jitter, is_strict=is_strict)
         self._decisions = decisions
         self._is_strict = is_strict
         self._is_loaded = False
@@ -85,7 +86,11 @@ class RestartMemory:
 
     async def on_started(self) -> None:
         """Right before each start."""
+        before = self._policy.state.less
         self._policy.on_started(self._steady())
+        if before is not None and self._policy.state.less is None:
+            text = f"The engine is asked for all again, not for {before.text} at most."
+            self._decisions.add("restart.stepped_up", text)
         await self.save()
 
     def choose(self, choice: Choice) -> tuple[int, str]:
@@ -98,6 +103,15 @@ class RestartMemory:
             )
         rung = choice.ladder[index].name
         return index, f"the service went down to rung {rung}: {self._policy.state.why}"
+
+    @property
+    def bounds(self) -> tuple[Callable[[Choice], tuple[int, str]], Callable[[], Less | None]]:
+        """What chooses the rung, and what says what to ask for at most: for courses."""
+        return self.choose, self.less
+
+    def less(self) -> Less | None:
+        """What an engine is asked for at most, after memory ran out."""
+        return self._policy.state.less
 
     def peek(self, choice: Choice) -> tuple[int, str]:
         """As `choose`, for an engine beside the one that runs: nothing changes by it."""

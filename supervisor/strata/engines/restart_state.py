@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 from strata_protocol.messages import ModePlan
 
+from strata.engines.less import Less
 from strata.engines.rungs import Limit
 
 FALLS_MAX = 16
@@ -43,6 +44,7 @@ class RestartState(msgspec.Struct, kw_only=True):
     attempts: int = 0  # restarts since the last good spell
     outside: int = 0  # ends from outside before READY, in a row
     limit: Limit | None = None  # what may run at most; None: all that was chosen
+    less: Less | None = None  # what the engine is asked for at most; None: all that was wanted
     rung: str = ""  # name of the one that ran last
     why: str = ""  # sentence: why it is below the top
     falls: list[Fall] = []

@@ -6,9 +6,9 @@ the order, `because.py` the reasons.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from strata_protocol.messages import (
@@ -25,9 +25,10 @@ from strata.engines.modes.because import build_rows, why_nothing
 from strata.engines.modes.ladder import Rung, build_ladder, rung_name
 from strata.engines.modes.offered import Offered, Policy
 from strata.engines.modes.quarantined import Quarantined
-from strata.engines.modes.rows import ModeRow, refusal_lines, refusal_reasons
+from strata.engines.modes.rows import ModeRow, ModeState, refusal_lines, refusal_reasons
 
 STEPPED_DOWN = "mode.stepped_down"
+OUT_OF_MEMORY = "mem.host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Choice:
     refusal_lines: tuple[str, ...] = ()  # the refusals for people
     rung: int = 0  # index in the ladder of what runs
     stepped_down: str = ""  # why it is not the first
+    bounds: Mapping[str, int] = field(default_factory=dict)  # of what the engine was asked for
 
     @property
     def plan(self) -> ModePlan | None:
@@ -55,7 +57,15 @@ class Choice:
         rows = build_rows(self.offered, self.configuration, plan, probes)
         rows = tuple(self._with_step(row) for row in rows)
         judged = _judged(self.offered, self.configuration, rows, self.ladder)
-        return replace(judged, rung=self.rung, stepped_down=self.stepped_down)
+        return replace(judged, rung=self.rung, stepped_down=self.stepped_down, bounds=self.bounds)
+
+    def within(self, bounds: Mapping[str, int]) -> Choice:
+        """The same where the engine was asked for no more than this, by axis (0: no bound), as
+        memory ran out before; the table says so."""
+        if self.configuration is None:
+            return self
+        bounded = {name: value for name, value in bounds.items() if value}
+        return replace(self, bounds=bounded).running(self.configuration.plan, ())
 
     def on_rung(self, index: int, why: str) -> Choice:
         """The same with a lower rung of the ladder in place of the first; `why` is a sentence."""
@@ -69,6 +79,10 @@ class Choice:
     def _with_step(self, row: ModeRow) -> ModeRow:
         """A row that runs with less because of the rung says so, and nothing else."""
         axis = AXIS.get(row.name)
+        if (bound := self.bounds.get(row.name)) is not None:
+            text = f"memory ran out with more: the engine is asked for {bound} at most"
+            because = [Reason(code=OUT_OF_MEMORY, text=text)]
+            row = msgspec.structs.replace(row, state=ModeState.LIMITED, because=because)
         if not self.rung or self.configuration is None or axis is None:
             return row
         top, plan = self.ladder[0].plan, self.configuration.plan
