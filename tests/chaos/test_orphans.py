@@ -13,6 +13,7 @@ import pytest
 from bench.chaos.chaos_folder import ChaosFolder, is_alive, wait_gone
 from bench.chaos.served import launch, served
 from tests.fakes.chaos_script import EpochScript, Fault
+from tests.waiting import until
 
 pytestmark = pytest.mark.chaos
 # Neither the kernel nor end-of-file ends it.
@@ -61,9 +62,9 @@ async def test_kill_while_the_engine_boots(
 ) -> None:
     folder = folder_of(EpochScript(load_ms=2000))
     async with served(folder, waits=False) as service:
-        async with asyncio.timeout(30):
-            while (engine := service.engine()) is None:  # noqa: ASYNC110 (another process)
-                await asyncio.sleep(0.005)
+        await until(lambda: service.engine() is not None)
+        engine = service.engine()
+        assert engine is not None
         if victim == "supervisor":
             service.kill()
         else:

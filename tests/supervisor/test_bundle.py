@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import shutil
@@ -22,15 +21,14 @@ from strata.serving.request import Finished
 
 from tests.supervisor.conftest import EAGER, Rig, RigMaker, collect
 from tests.supervisor.test_engine_faults import status_of
+from tests.waiting import until
 
 SEGV = {"signal": signal.SIGSEGV}
 
 
 async def until_written(rig: Rig, run_dir: Path, count: int = 1) -> list[Bundle]:
     """The bundles, newest first, once there are `count`."""
-    async with asyncio.timeout(20):
-        while len(bundle_ids(run_dir)) < count or not rig.owner.last_bundle():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)  # another thread writes them
+    await until(lambda: len(bundle_ids(run_dir)) >= count and bool(rig.owner.last_bundle()))
     return [read_bundle(run_dir, one) for one in bundle_ids(run_dir)]
 
 

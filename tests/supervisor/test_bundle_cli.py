@@ -24,6 +24,7 @@ from strata_protocol import beacon
 from strata_protocol.beacon_writer import BeaconWriter
 
 from tests.supervisor.test_serve import command, served
+from tests.waiting import until
 
 OLD = datetime(2026, 1, 1, tzinfo=UTC)
 NEW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -295,9 +296,7 @@ KEY = "sk-key-canaryKq9"
 
 
 async def until_crashed(run_dir: Path, count: int = 1) -> None:
-    async with asyncio.timeout(20):
-        while len(bundle_ids(run_dir)) < count:  # noqa: ASYNC110  another process writes them
-            await asyncio.sleep(0.02)
+    await until(lambda: len(bundle_ids(run_dir)) >= count)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])

@@ -23,6 +23,7 @@ from strata_protocol.messages import Hello
 from tests.supervisor.conftest import EAGER, Rig, RigMaker, collect
 from tests.supervisor.crash_facts import exited, plan, view
 from tests.supervisor.test_engine_faults import status_of
+from tests.waiting import until
 
 FATAL = [signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT]
 
@@ -277,9 +278,7 @@ async def test_a_passed_trial_clears(
         await serve_together(rig, 19)
         assert len(status_of(rig).quarantine) == 1
         await serve_together(rig, 1)
-        async with asyncio.timeout(20):
-            while quarantine_file.read(tmp_path / "run") != []:  # noqa: ASYNC110  another thread's
-                await asyncio.sleep(0.01)
+        await until(lambda: quarantine_file.read(tmp_path / "run") == [])
         assert status_of(rig).quarantine == []
 
 

@@ -81,6 +81,20 @@ async def test_next_supervisor_keeps_rung_and_counts(
         assert "restart.forgotten" in codes(rig)
 
 
+def looks_of(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[bool]:
+    """What each look beside the engine finds: whether it is time for a step up."""
+    looks: asyncio.Queue[bool] = asyncio.Queue()
+    restarts = rig.owner._restarts
+    look = restarts.look
+
+    def counted() -> bool:
+        looks.put_nowait(found := look())
+        return found
+
+    monkeypatch.setattr(restarts, "look", counted)
+    return looks
+
+
 async def test_idle_engine_makes_room_for_a_higher_rung(
     make_rig: RigMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,14 +104,20 @@ async def test_idle_engine_makes_room_for_a_higher_rung(
         await rig.ready(starts=2)
         assert rig.owner.restarts().rung == "batch-1"
     monkeypatch.setattr("strata.engines.owner.STEP_UP_LOOK_S", 0.02)
-    monkeypatch.setattr("strata.engines.restart.CLEAN_S", 0.05)
-    monkeypatch.setattr("strata.engines.restart.STEP_UP_EVERY_S", 0.05)
     async with make_rig({"tokens_max": 1}, batch=4) as rig:
         await rig.ready()
+        assert rig.owner.restarts().rung == "batch-1"
+        looks = looks_of(rig, monkeypatch)
         busy = await rig.submit([3], max_tokens=2)
         await anext(aiter(busy))
-        await rig.observer.until(lambda: rig.owner.restarts().rung_index == 1)
-        await asyncio.sleep(0.2)  # ten looks: none ends an engine that works
+        # From here on: how long the engines before were ready must not count.
+        monkeypatch.setattr("strata.engines.restart.CLEAN_S", 0.05)
+        monkeypatch.setattr("strata.engines.restart.STEP_UP_EVERY_S", 0.05)
+        async with asyncio.timeout(20):
+            while not await looks.get():
+                pass
+            for _ in range(5):  # it is time, but none ends an engine that works
+                assert await looks.get()
         assert not rig.observer.exits
         busy.cancel()
         assert isinstance((await collect(busy))[-1], Finished)

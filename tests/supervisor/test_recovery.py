@@ -62,6 +62,20 @@ def test_the_end_that_leads_to_a_lower_rung_does_not_count_once() -> None:
     assert failed.code == "engine_restarted"
 
 
+def test_eight_streams_survive_the_crash_that_leads_down() -> None:
+    """Their resumes are used up at the very crash that ends the cause."""
+    s = scheduler()
+    s.on_ready(facts(batch=8), 0)
+    rids = begin(s, 8)
+    for is_lower in (False, False, True):
+        lost = EngineLost("it crashed", is_external=True, is_lower=is_lower)
+        paused = [rid for rid, event in events(s.on_lost(lost, 1)) if isinstance(event, Paused)]
+        assert paused == rids
+        s.on_ready(facts(batch=8), 2)
+    ended = events(s.on_lost(killed(), 3))
+    assert [(rid, type(event)) for rid, event in ended] == [(rid, Failed) for rid in rids]
+
+
 def test_the_largest_record_is_given_up_first() -> None:
     journal = Journal(200)
     journal.append(1, 12, range(5))

@@ -130,7 +130,12 @@ class World:
         took_mode_out = how is ExitClass.SIGNAL and rng.random() < 0.05
         axis = rng.choice(["", "batch", "prefill"])
         ended = Ended(how, signature, axis, took_mode_out)
-        self.wait(policy.on_exited(ended, self.now))
+        before = (policy.state.limit, policy.state.less)
+        decision = policy.on_exited(ended, self.now)
+        is_step = isinstance(decision, StartAfter | Hold) and decision.step is not None
+        # What may run changes with a step that is told, and with nothing else.
+        assert is_step == ((policy.state.limit, policy.state.less) != before)
+        self.wait(decision)
 
     def prosper(self) -> str:
         """The good time; returns the rung at its end."""

@@ -92,6 +92,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.consumed: dict[int, int] = {}
         self.ended: dict[int, Failed | Finished] = {}
         self.losses: dict[int, int] = {}
+        self.spared: set[int] = set()  # met a crash that led down the ladder
         self.stalled: set[int] = set()  # were out of credit once, and may all come back
 
     def perform(self, effects: list[Effect]) -> None:
@@ -151,20 +152,27 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.perform(self.s.on_ready(facts(), self.now))
 
     @precondition(lambda self: self.up)
-    @rule(data=st.data(), external=st.booleans(), blamed=st.sampled_from(["", "", "batch"]))
-    def lost(self, data: st.DataObject, external: bool, blamed: str) -> None:
+    @rule(
+        data=st.data(),
+        external=st.booleans(),
+        blamed=st.sampled_from(["", "", "batch"]),
+        is_lower=st.booleans(),
+    )
+    def lost(self, data: st.DataObject, external: bool, blamed: str, is_lower: bool) -> None:
         had = sorted(self.engine)
         named = data.draw(st.sets(st.sampled_from(had))) if had else set()
         self.up = self.draining = False
         self.engine.clear()
         open_before = {r for r in had if r not in self.ended and r not in self.cancelled}
         self.cancelled.clear()
-        died = EngineLost("it died", tuple(named), external, blamed_mode=blamed)
+        died = EngineLost("it died", tuple(named), external, blamed_mode=blamed, is_lower=is_lower)
         self.perform(self.s.on_lost(died, self.now))
         if not external and (open_before & named) - self.ended.keys():
             assert self.s.recovery.trials.is_on
         for rid in open_before:
-            self.losses[rid] = self.losses.get(rid, 0) + 1
+            is_spared = is_lower and rid not in self.spared  # once
+            self.spared |= {rid} if is_lower else set()
+            self.losses[rid] = self.losses.get(rid, 0) + (not is_spared)
             event = self.ended.get(rid)
             if event is not None and self.losses[rid] <= LOSSES_MAX:
                 assert isinstance(event, Failed)

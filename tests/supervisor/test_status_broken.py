@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -36,6 +36,7 @@ from strata_protocol import beacon
 from strata_protocol.beacon_writer import BeaconWriter
 
 from tests.supervisor.test_serve import command, served
+from tests.waiting import until
 
 HUNG_ENGINE_S = 0.1
 HUNG_SUPERVISOR_S = 0.3
@@ -62,13 +63,6 @@ def record(
             boot_id=stale.boot_id() if boot_id is None else boot_id,
         ),
     )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """For what another process does and nobody is told of."""
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
 
 
 async def stopped(pid: int) -> None:
