@@ -91,6 +91,11 @@ DECISIONS: Final[tuple[ReasonCode, ...]] = (
         "Several requests of one kind ended engines; such requests run alone for an hour.",
         "See `crashes` for what they have in common.",
     ),
+    ReasonCode(
+        "poison.shape_refused",
+        "Requests of one kind are refused for an hour: two of them ended engines while alone.",
+        "See `crashes` for what they have in common.",
+    ),
     ReasonCode("poison.shape_free", "Requests of one kind run with others again.", "Nothing."),
     ReasonCode(
         "mode.acquitted",

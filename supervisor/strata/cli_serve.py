@@ -234,7 +234,7 @@ class _Service:
         self._state = StateWriter(inputs.run_dir, self._status)
         self._notifier = ServiceNotifier(take_notify_environment(), self._status)
         self._quarantined = 0  # requests that were refused for good when it was looked at last
-        self._shapes_apart: set[str] = set()  # when it was looked at last
+        self._shapes_apart: dict[str, bool] = {}  # and whether refused, when it was looked at last
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -354,15 +354,19 @@ class _Service:
         if self._quarantined > before:
             text = "A request that ended engines, the last one alone, is refused from now on."
             self._decide("poison.refused", text)
-        apart = self._service.load().shapes_apart
-        for shape in set(apart) - self._shapes_apart:
-            text = f"Several requests of one kind ended engines: {shape} run alone for an hour."
-            self._decide("poison.shape_apart", text)
-        for shape in self._shapes_apart - set(apart):
+        apart = {a.text: a.is_refused for a in self._service.load().shapes_apart}
+        for shape, is_refused in apart.items():
+            if self._shapes_apart.get(shape) != is_refused:
+                code, what = "poison.shape_apart", "run alone at first"
+                if is_refused:
+                    code, what = "poison.shape_refused", "are refused"
+                text = f"Several requests of one kind ended engines: {shape} {what} for an hour."
+                self._decide(code, text)
+        for shape in self._shapes_apart.keys() - apart.keys():
             self._decide(
                 "poison.shape_free", f"Requests of one kind run with others again: {shape}."
             )
-        self._shapes_apart = set(apart)
+        self._shapes_apart = apart
 
     def _show_ready(self) -> None:
         """Modes when they are new, and the ready line once engine and text are both there."""

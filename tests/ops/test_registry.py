@@ -62,7 +62,7 @@ def test_refusal_has_one_reason_for_each_entry_of_the_kind() -> None:
     assert found is None
     of_kind = [e["id"] for e in kernels.entries() if e["kind"] == "attention"]
     assert [text.split(": ")[0] for _, text in reasons] == of_kind
-    assert all("kv is q8_0, takes f16, f32" in text for _, text in reasons)
+    assert all("kv is int8, takes f16, f32" in text for _, text in reasons)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -107,9 +109,9 @@ def test_whatever_happens_no_shape_stays_apart_without_crashes(
     assert shapes.apart(now + LANE_S + 1) == []
 
 
-def apart_scheduler() -> tuple[Scheduler, float]:
+def apart_scheduler(timeout_s: float = 0) -> tuple[Scheduler, float]:
     """One that has seen enough of the deadly kind, and is up again."""
-    s, now = scheduler(), 0.0
+    s, now = scheduler(timeout_s=timeout_s), 0.0
     s.on_ready(facts(batch=4), now)
     for number in range(CRASHES_MIN):
         now += 1
@@ -151,14 +153,18 @@ def test_some_that_live_clear_the_kind() -> None:
     assert s.recovery.shapes.apart(now) == []
 
 
-def test_those_that_die_alone_end_at_once_and_get_the_kind_refused() -> None:
+def test_those_that_are_convicted_alone_get_the_kind_refused() -> None:
     s, now = apart_scheduler()
     for number in range(70, 70 + REFUSED_AFTER):
         rid, effects = s.submit(spec(number), now)
         assert sent(effects) == [rid]
+        assert failures(s.on_lost(EngineLost("it died", (rid,)), now)) == {}
+        assert [a.is_refused for a in s.recovery.shapes.apart(now)] == [False]
+        assert sent(s.on_ready(facts(batch=4), now)) == [rid], "once more, alone"
         effects = s.on_lost(EngineLost("it died", (rid,)), now)
         assert failures(effects) == {rid: "request_quarantined"}
         s.on_ready(facts(batch=4), now)
+    assert [a.is_refused for a in s.recovery.shapes.apart(now)] == [True]
     with pytest.raises(RejectedError, match=r"prompts of 32 to 63 tokens.* are refused"):
         s.submit(spec(99), now)
     rid, effects = s.submit(spec(99, prompt=3), now)
@@ -174,3 +180,19 @@ def test_one_that_waits_apart_can_be_cancelled_and_expires() -> None:
     assert s.waiting == 1
     s.cancel(lone, now)
     assert s.waiting == 0
+
+
+def test_one_that_is_late_is_not_sent_when_its_turn_comes() -> None:
+    s, now = apart_scheduler(timeout_s=50)
+    other, _ = s.submit(spec(50, prompt=3), now)
+    lone, _ = s.submit(spec(51), now - 40)
+    effects = s.on_done(done(other, 1), now + 20)
+    assert sent(effects) == []
+    assert list(failures(effects)) == [lone]
+
+
+def test_another_build_forgets() -> None:
+    s, now = apart_scheduler()
+    s.on_lost(EngineLost("the engine is replaced", is_external=True, is_planned=True), now)
+    s.on_ready(replace(facts(batch=4), build="another"), now)
+    assert s.recovery.shapes.apart(now) == []

@@ -339,7 +339,8 @@ class Epoch:
             raise RuntimeError("READY before CAPS passed the peer")
         self._on_changed()
         rows = self.handshake.rows
-        self._listener.on_ready(EngineReady(caps.model, ready, rows), self)
+        build = self.handshake.hello.build if self.handshake.hello is not None else ""
+        self._listener.on_ready(EngineReady(caps.model, ready, rows, build), self)
 
     def _refuse(self, refused: Refused) -> None:
         self.refused = refused

@@ -49,6 +49,7 @@ class EngineReady:
     model: ModelFacts
     ready: Ready
     modes: Sequence[ModeRow]  # what runs, and why it differs from what was asked
+    build: str = ""  # of the engine
 
 
 @dataclass(frozen=True, slots=True)

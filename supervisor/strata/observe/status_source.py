@@ -187,7 +187,10 @@ class StatusSource:
             parked=load.parked,
             resumed=self._metrics.resumed,
             quarantined=load.quarantined,
-            shapes_apart=list(load.shapes_apart),
+            shapes_apart=[
+                f"{apart.text} ({'refused' if apart.is_refused else 'run alone'})"
+                for apart in load.shapes_apart
+            ],
             journal_bytes=load.journal_bytes,
             kv_pages_used=stats.kv_pages_used if stats else 0,
             kv_pages_cached=stats.kv_pages_cached if stats else 0,

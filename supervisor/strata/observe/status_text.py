@@ -146,7 +146,7 @@ def _load_text(load: LoadStatus) -> str:
     if load.quarantined:
         text += f"  {load.quarantined} refused for killing engines"
     if load.shapes_apart:
-        text += f"  run alone, for their kind ended engines: {'; '.join(load.shapes_apart)}"
+        text += f"  kinds that ended engines: {'; '.join(load.shapes_apart)}"
     return text
 
 

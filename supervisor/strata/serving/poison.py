@@ -55,17 +55,9 @@ class Quarantine:
         self._expire(now)
         return sum(r.is_refused for r in self._records.values())
 
-    def on_crash(
-        self,
-        prints: Collection[bytes],
-        now: float,
-        *,
-        is_alone: bool,
-        crashes_max: int = CRASHES_MAX,
-    ) -> bytes | None:
+    def on_crash(self, prints: Collection[bytes], now: float, *, is_alone: bool) -> bytes | None:
         """An engine died in a step of these. Returns the fingerprint that is refused from now on:
-        in its second crash, or that of `crashes_max`, where `is_alone` says that only one can have
-        done it."""
+        in its second crash, where `is_alone` says that only one can have done it."""
         self._expire(now)
         for suspect in prints:
             record = self._records.pop(suspect, None) or _Record(0, 0.0)
@@ -77,7 +69,7 @@ class Quarantine:
         if not is_alone:
             return None
         (only,) = prints
-        self._records[only].is_refused |= self._records[only].crashes >= crashes_max
+        self._records[only].is_refused |= self._records[only].crashes >= CRASHES_MAX
         return only if self._records[only].is_refused else None
 
     def on_cleared(self, cleared: bytes) -> None:

@@ -14,7 +14,7 @@ from strata_protocol.messages import ErrorKind, Resume, Submit
 from strata.engines.port import EngineLost
 from strata.serving.entry import Entry
 from strata.serving.journal import Journal
-from strata.serving.poison import CRASHES_MAX, TRIAL_TOKENS, Quarantine, Trials, fingerprint
+from strata.serving.poison import TRIAL_TOKENS, Quarantine, Trials, fingerprint
 from strata.serving.request import Failed, RequestSpec
 from strata.serving.shapes import Shape, Shapes
 
@@ -39,6 +39,7 @@ class Recovery:
         self.quarantine = Quarantine()
         self.trials = Trials()
         self.shapes = Shapes()
+        self._build = ""
 
     def on_lost(
         self, lost: EngineLost, running: Sequence[Entry], now: float, *, has_others: bool
@@ -56,13 +57,12 @@ class Recovery:
                 bool(lost.suspects) or not has_others
             )
             is_alone = is_known and len(prints) == 1 and not lost.blamed_mode
-            current = next((e for e in running if e.rid == self.trials.current), None)
-            is_lane = current is not None and self.shapes.is_apart(current.spec, now)
-            most = 1 if is_lane else CRASHES_MAX
-            guilty = self.quarantine.on_crash(prints, now, is_alone=is_alone, crashes_max=most)
+            guilty = self.quarantine.on_crash(prints, now, is_alone=is_alone)
             if is_known and not lost.blamed_mode:
                 of_shape = {(Shape.of(e.spec), fingerprint(e.spec)) for e in running}
                 self.shapes.on_crash({s for s in of_shape if s[1] in prints}, now)
+                if guilty is not None:
+                    self.shapes.on_convicted({s for s, found in of_shape if found == guilty}, now)
         is_trial = self.trials.is_on
         self.trials.on_lost(e.rid for e in running if e.rid in suspects)
         ended: list[tuple[Entry, Failed | None]] = []
@@ -129,6 +129,12 @@ class Recovery:
     def keeps(self, entry: Entry) -> bool:
         """Whether an engine could go on with it: nothing of what it was given is lost."""
         return self.journal.generated(entry.rid) is not None
+
+    def on_build(self, build: str) -> None:
+        """An engine of this build is ready: what others of another build died of says nothing."""
+        if build != self._build:
+            self._build = build
+            self.quarantine, self.shapes = Quarantine(), Shapes()
 
     def check(self, spec: RequestSpec, now: float) -> None:
         """Raises RejectedError for a request that is refused."""

@@ -156,6 +156,7 @@ class EngineFacts:
     plan: ModePlan
     modes: Sequence[ModeRow] = ()  # requested, runs, because
     serving: Sequence[Mode] = ()  # what requests are placed in, the preferred first
+    build: str = ""  # of the engine
 
     def mode_of(self, params: SamplingParams) -> int:
         """The index of the mode that serves a request which has been admitted."""

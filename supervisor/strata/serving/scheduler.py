@@ -137,6 +137,7 @@ class Scheduler(OpenRequests):
 
     def on_ready(self, facts: EngineFacts, now: float) -> list[Effect]:
         self._admission.facts = facts
+        self.recovery.on_build(facts.build)
         self._admission.estimate.on_ready(now, was_held=self._admission.closed is not None)
         self._admission.closed = None
         self._closed_s = None
@@ -351,6 +352,9 @@ class Scheduler(OpenRequests):
         while self._places():
             if (alone := self._line.aside) is not None and self._is_idle():
                 self._line.remove(alone)
+                if alone.deadline_s <= now:
+                    effects.append(self._expire(alone, now))
+                    continue
                 trials.begin(alone.rid)
                 return [*effects, self._start(alone, now)]
             entry = None

@@ -35,6 +35,7 @@ from strata.serving.recorder import Recorder
 from strata.serving.request import CancelReason, EngineFacts, Failed, Finished, RequestSpec
 from strata.serving.request_facts import RequestFacts
 from strata.serving.scheduler import Scheduler
+from strata.serving.shapes import Apart
 
 TICK_S = 0.25
 
@@ -51,7 +52,7 @@ class Load:
     quarantined: int = 0  # requests, by fingerprint, that are refused because they killed engines
     journal_bytes: int = 0
     eta_s: float = 0.0  # that a request which comes now is expected to wait
-    shapes_apart: tuple[str, ...] = ()  # kinds of requests that run alone or are refused
+    shapes_apart: tuple[Apart, ...] = ()  # kinds of requests that run alone or are refused
 
 
 class EngineService:
@@ -191,7 +192,7 @@ class EngineService:
             scheduler.recovery.quarantine.count(self._clock()),
             scheduler.recovery.journal.bytes,
             scheduler.wait_s(self._clock()),
-            tuple(shape.text for shape in scheduler.recovery.shapes.apart(self._clock())),
+            tuple(scheduler.recovery.shapes.apart(self._clock())),
         )
 
     def request_facts(self, suspects: Collection[int]) -> list[RequestFacts]:
@@ -243,4 +244,5 @@ class EngineService:
 
 def _facts(ready: EngineReady) -> EngineFacts:
     plan = ready.ready.plan
-    return EngineFacts(ready.model, plan, ready.modes, serving_modes(plan, ready.ready.serving))
+    serving = serving_modes(plan, ready.ready.serving)
+    return EngineFacts(ready.model, plan, ready.modes, serving, ready.build)

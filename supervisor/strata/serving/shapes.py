@@ -3,8 +3,9 @@
 A shape is the class of a prompt's length and what a request needs. What crashes with several
 requests of one shape, but of no other, makes that shape suspect: for LANE_S its requests wait until
 nothing else runs and go on alone for the length of a trial (poison.py), so that nobody else pays.
-PASSES_MAX of them in a row that live clear the shape; REFUSED_AFTER of them that die alone, each
-its first time, get it refused until the lane ends. Pure; only numbers and hashes are kept.
+PASSES_MAX of them in a row that live clear the shape; once REFUSED_AFTER of them are convicted
+there, requests of that shape are refused until the lane ends. Pure; only numbers and hashes are
+kept.
 """
 
 from __future__ import annotations
@@ -48,17 +49,25 @@ class Shape:
         return f"prompts of {tokens}" + (f" with {', '.join(self.needs)}" if self.needs else "")
 
 
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A shape in the lane, in words."""
+
+    text: str
+    is_refused: bool
+
+
 @dataclass(slots=True)
 class _Record:
     crashes_s: list[float] = field(default_factory=list)  # within LANE_S
     prints: set[bytes] = field(default_factory=set)
     lane_until_s: float = 0.0
     passes: int = 0
-    deaths: int = 0  # alone in the lane
+    convicted: int = 0  # requests, in the lane
 
     @property
     def is_refused(self) -> bool:
-        return self.deaths >= REFUSED_AFTER
+        return self.convicted >= REFUSED_AFTER
 
 
 class Shapes:
@@ -67,9 +76,13 @@ class Shapes:
     def __init__(self) -> None:
         self._records: dict[Shape, _Record] = {}
 
-    def apart(self, now: float) -> list[Shape]:
+    def apart(self, now: float) -> list[Apart]:
         """Shapes that run alone or are refused."""
-        return [shape for shape, r in self._records.items() if r.lane_until_s > now]
+        return [
+            Apart(shape.text, r.is_refused)
+            for shape, r in self._records.items()
+            if r.lane_until_s > now
+        ]
 
     def is_apart(self, spec: RequestSpec, now: float) -> bool:
         """Whether the request must run alone at first."""
@@ -93,12 +106,18 @@ class Shapes:
             record.prints.clear()
         record.crashes_s.append(now)
         record.prints.update(found for _, found in suspects)
-        if record.lane_until_s > now:
-            record.deaths += len(suspects) == 1
-        elif len(record.crashes_s) >= CRASHES_MIN and len(record.prints) >= REQUESTS_MIN:
-            record.lane_until_s, record.deaths = now + LANE_S, 0
+        is_enough = len(record.crashes_s) >= CRASHES_MIN and len(record.prints) >= REQUESTS_MIN
+        if record.lane_until_s <= now and is_enough:
+            record.lane_until_s, record.convicted = now + LANE_S, 0
         while len(self._records) > RECORDS_MAX:
             del self._records[next(iter(self._records))]
+
+    def on_convicted(self, shapes: Collection[Shape], now: float) -> None:
+        """A request of this shape is convicted."""
+        for shape in shapes:
+            record = self._records.get(shape)
+            if record is not None and record.lane_until_s > now:
+                record.convicted += 1
 
     def on_passed(self, spec: RequestSpec, now: float) -> None:
         """A request lived through its time alone."""
