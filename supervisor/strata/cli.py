@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from strata import cli_records, config_source
+from strata.cli_flag_hints import flag_hint
 from strata.config_source import Settings, Value, fields
 from strata.errors import (
     ConfigError,
@@ -38,18 +39,6 @@ INTERRUPTED = 130
 PLAN_GROUPS = ("model and engine", "modes", "operations")
 ALL_TABLES = "all"
 STATUS_WITHOUT = ("log_format", "log_level", "quarantine_trial_s", "exit_on_hold")
-OTHER_NAMES = {  # what other servers call these flags
-    "-m": "--model",
-    "-c": "--max-context",
-    "--ctx-size": "--max-context",
-    "--max-model-len": "--max-context",
-    "-np": "--batch",
-    "--parallel": "--batch",
-    "--max-num-seqs": "--batch",
-    "-t": "--threads",
-    "-p": "--port",
-    "--cache-type-k": "--kv",
-}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -406,11 +395,8 @@ def _unknown(word: str, parser: _Parser) -> str:
         return f"unexpected argument {word}{hint}"
     known = {s for action in parser._actions for s in action.option_strings}  # noqa: SLF001
     name = word.partition("=")[0]
-    # A short flag may carry its value: -t8.
-    short = name.rstrip("0123456789") if not name.startswith("--") else name
-    other = OTHER_NAMES.get(short)
-    near = f"; did you mean {other}?" if other in known else ""
-    return f"unknown flag {name}{near or config_source.close_matches(name, known)}{hint}"
+    near = flag_hint(name, known, is_reload=parser.prog.endswith(" reload"))
+    return f"unknown flag {name}{near}{hint}"
 
 
 def _show_config(settings: Settings, *, explain: bool) -> int:

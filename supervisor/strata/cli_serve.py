@@ -291,7 +291,9 @@ class _Service:
         self._note_quarantined()
         if self._is_held():
             self._told_to_end.set()
-        was_refused, self._is_refused = self._is_refused, view.state is EngineState.REFUSED
+        # Before the text part is read it may turn out that the file can never be served.
+        is_refused = view.state is EngineState.REFUSED and self._has_text
+        was_refused, self._is_refused = self._is_refused, is_refused
         if self._is_refused and not was_refused:
             log.warning(
                 "the service stays up, answers 503 and tries again when %s or the engine changes;"

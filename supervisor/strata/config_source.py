@@ -27,6 +27,7 @@ Value = str | int | float | bool | tuple[str, ...]
 TOML_NAME = "strata.toml"
 
 
+CLOSE = 0.7  # by difflib's ratio: --bacth is like --batch, --draft-max not like --drain-s
 Kind = Literal["str", "int", "bytes", "float", "bool", "list", "choice"]
 
 
@@ -229,7 +230,7 @@ def parse(field: Field, text: str, source: str) -> Value:
 
 def close_matches(name: str, known: Iterable[str]) -> str:
     """ "; did you mean a or b?" or nothing."""
-    near = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    near = difflib.get_close_matches(name, list(known), n=3, cutoff=CLOSE)
     return f"; did you mean {' or '.join(near)}?" if near else ""
 
 

@@ -136,7 +136,7 @@ async def test_malformed_json(server: Server, raw: bytes, what: str) -> None:
         ({"chat_template_kwargs": [1]}, "chat_template_kwargs", "Expected `object | null`"),
         ({"chat_template_kwargs": {"a": [1]}}, "chat_template_kwargs[...]", "got `array`"),
         ({"model": 5}, "model", "Expected `str | null`"),
-        ({"tool_choice": "required"}, "tool_choice", "but tools is empty"),
+        ({"tool_choice": "required"}, "tool_choice", "only allowed beside tools"),
         ({"functions": [{}]}, "functions", "not supported"),
         ({"response_format": {"type": "xml"}}, "response_format", "type 'xml' is not supported"),
         ({"response_format": 5}, "response_format", "type '5' is not supported"),
@@ -364,6 +364,7 @@ async def test_many_idle_connections(server: Server) -> None:
     [
         (ErrorKind.OVERLOADED, "queue_full", 2.3, 503, ("true", "3", "2300")),
         (ErrorKind.OVERLOADED, "engine_starting", 500.0, 503, ("true", "55", "55000")),
+        (ErrorKind.OVERLOADED, "engine_refused", None, 503, ("false", None, None)),
         (ErrorKind.INVALID_REQUEST, "context_length_exceeded", None, 400, ("false", None, None)),
         (ErrorKind.UNSUPPORTED, "mode", None, 400, ("false", None, None)),
     ],

@@ -30,6 +30,14 @@ CLOCK = tool("clock")
 TOOLS: Any = [WEATHER, CLOCK]
 NAMED: Any = {"type": "function", "function": {"name": "get_weather"}}
 CALL = {"city": "Köln", "days": 3}
+CALLED: Any = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    ],
+}
+RESULT: Any = {"role": "tool", "tool_call_id": "a", "content": "noon"}
 FORMS = {
     "json": (QWEN3, in_json("get_weather", CALL), in_json("clock", {})),
     "xml": (QWEN35, in_xml("get_weather", {"city": "Köln", "days": "3"}), in_xml("clock", {})),
@@ -239,14 +247,22 @@ async def test_one_call_at_most(server: Server) -> None:
         (QWEN3, {"tool_choice": {"type": "function"}}, "tool_choice", None, "allowed: 'none'"),
         (QWEN3, {"tool_choice": {"type": "allowed_tools"}}, "tool_choice", "unsupported_parameter",
          "'allowed_tools' is not supported"),
-        (QWEN3, {"tools": [], "tool_choice": NAMED}, "tool_choice", None, "but tools is empty"),
+        (QWEN3, {"tools": [], "tool_choice": NAMED}, "tool_choice", None,
+         "only allowed beside tools"),
+        (QWEN3, {"tools": None, "tool_choice": "auto"}, "tool_choice", None,
+         "only allowed beside tools"),
         (QWEN3, {"tool_choice": NAMED, "enable_thinking": True}, "enable_thinking", None,
          "cannot think"),
         (QWEN3, {"tool_choice": NAMED, "reasoning_effort": "high"}, "reasoning_effort", None,
          "cannot think"),
         (ALWAYS_THINKS, {"tool_choice": NAMED}, "tool_choice", "mode_unsupported",
          "ends inside the reasoning"),
-        (CHATML, {}, "tools", "unsupported_parameter", "has no place for them"),
+        (CHATML, {}, "tools", "unsupported_parameter",
+         "tools, for which the model's chat template has no place, is not supported"),
+        (CHATML, {"tools": None, "messages": [*ASK, CALLED]}, "messages[1].tool_calls",
+         "unsupported_parameter", "calls of tools, for which the model's chat template"),
+        (CHATML, {"tools": None, "messages": [*ASK, RESULT]}, "messages[1].role",
+         "unsupported_parameter", "results of tools, for which the model's chat template"),
         (CHATML + "{{ tools }}", {}, "tools", "unsupported_parameter",
          "known: JSON in <tool_call>"),
         (QWEN3, {"functions": [{"name": "f"}]}, "functions", "unsupported_parameter", "functions"),
@@ -396,10 +412,14 @@ async def test_histories_of_all_kinds(start_server: StartServer, form: str) -> N
         assert (status, body["error"]["param"]) == (400, f"messages[1].{param}")
 
 
-async def test_a_model_without_tools_keeps_its_history(start_server: StartServer) -> None:
+async def test_a_model_without_tools_refuses_a_history_with_calls(
+    start_server: StartServer,
+) -> None:
     server = await start_server(text=small_model())
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    messages = [*ASK, {"role": "assistant", "content": "A", "tool_calls": [call]}, *ASK]
+    messages = [*ASK, CALLED, *ASK]
+    status, body = await server.chat(messages=messages)
+    assert (status, body["error"]["param"]) == (400, "messages[1].tool_calls")
+    messages[1] = {"role": "assistant", "content": "A", "tool_calls": []}
     assert (await server.chat(messages=messages))[0] == 200
 
 

@@ -45,6 +45,14 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
         (["--max-model-len=9"], "unknown flag --max-model-len; did you mean --max-context?"),
         (["-np", "4"], "did you mean --batch?"),
         (["-t8"], "did you mean --threads?"),
+        (["-ctk", "f16"], "unknown flag -ctk; did you mean --kv?"),
+        (["-md", "d.gguf"], "did you mean --mtp?"),
+        (["--draft-max", "4"], "unknown flag --draft-max; did you mean --spec? (see "),
+        (["--draft-p-min", "0.5"], "did you mean --spec-min-p?"),
+        (["--alias", "x"], "did you mean --served-model-name?"),
+        (["-ub512"], "did you mean --prefill?"),
+        (["-ngl", "99"], "unknown flag -ngl; there is no such setting: a device runs all layers"),
+        (["--drift-max", "4"], "unknown flag --drift-max (see "),
         (["-q"], "unknown flag -q (see strata-supervisor serve --help)"),
         (["--without-kernel", ""], "without_kernel"),
         (["one", "surplus"], "unexpected argument surplus"),
@@ -89,6 +97,16 @@ def test_wrong_toml_names_file_and_key(tmp_path: Path, text: str, says: str) -> 
         read_toml(path)
     assert says in str(error.value)
     assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("flags", [["--batch", "4"], ["-np", "4"]])
+def test_a_reload_says_where_settings_are_changed(
+    capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    status, _, err = run(capsys, "reload", *flags)
+    assert status == 78
+    assert f"unknown flag {flags[0]}; a reload takes the settings" in err
+    assert "change strata.toml, or restart the service with other flags" in err
 
 
 def test_flags_win_over_toml_and_toml_over_defaults(tmp_path: Path) -> None:

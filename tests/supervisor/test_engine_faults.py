@@ -206,7 +206,14 @@ async def test_refusal_is_not_retried_and_answers_with_its_reason(make_rig: RigM
         assert (events[0].kind, events[0].code) == (ErrorKind.OVERLOADED, "engine_refused")
         with pytest.raises(RejectedError, match="no kernel for iq9_z") as rejected:
             await rig.submit([1])
-        assert rejected.value.retry_after_s is not None
+        assert rejected.value.retry_after_s is events[0].retry_after_s is None
+        ((code, said),) = [
+            (entry.code, entry.sentence)
+            for entry in rig.owner.view.decisions.entries()
+            if "no kernel" in entry.sentence
+        ]
+        assert code == "engine.refused"
+        assert said == "The engine refuses to start: no kernel for iq9_z [kernel.missing]."
         assert rig.observer.starts == 1
         assert rig.observer.exits[0].exit_class is ExitClass.REFUSE
 

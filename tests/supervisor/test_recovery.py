@@ -145,6 +145,17 @@ def test_nobody_waits_for_a_start_that_comes_after_the_bound() -> None:
     assert events(s.on_closed(later, 302)) == [(begun, later.failed())]
 
 
+def test_a_refusal_is_waited_out_by_what_had_begun_as_nobody_knows_how_long_it_lasts() -> None:
+    s = scheduler(park_s=30)
+    s.on_ready(facts(), 0)
+    (begun,) = begin(s)
+    s.on_lost(killed(), 1)
+    closure = Closure("engine_refused", "no kernel", None)
+    assert s.on_closed(closure, 2) == []
+    assert closure.error().retry_after_s is None
+    assert events(s.on_tick(32)) == [(begun, closure.failed())]
+
+
 def test_deadline_and_cancel_work_while_parked() -> None:
     s = scheduler(timeout_s=10)
     s.on_ready(facts(batch=2), 0)

@@ -284,11 +284,16 @@ async def test_http_answers_while_the_engine_loads_and_when_it_refuses(tmp_path:
         code, text = await command("status", "--run-dir", str(tmp_path / "run"))
         assert code == 3
         assert "REFUSED" in text
-        process.send_signal(signal.SIGTERM)
-        _, shown = await process.communicate()
-        assert process.returncode == 0
         closing = f"the service stays up, answers 503 and tries again when {MODEL} or the engine"
-        assert shown.decode().count(closing) == 1
+        shown, log = "", process.stderr
+        assert log is not None
+        async with asyncio.timeout(20):  # it is said once the file's text part is known to serve
+            while closing not in shown:
+                shown += (await log.readline()).decode()
+        process.send_signal(signal.SIGTERM)
+        _, rest = await process.communicate()
+        assert process.returncode == 0
+        assert closing not in rest.decode()
     finally:
         if process.returncode is None:
             process.kill()

@@ -97,6 +97,7 @@ def _message(path: str, message: Message, answers: AnswerFormat) -> ChatMessage:
         raise unsupported(f"{path}.function_call", f"{path}.function_call")
     if message.tool_calls and role != "assistant":
         raise invalid(f"{path}.tool_calls is for messages of the assistant", f"{path}.tool_calls")
+    _check_has_place(path, role, message, answers)
     reasoning = message.reasoning_content
     if reasoning is None:
         reasoning = message.reasoning
@@ -108,6 +109,17 @@ def _message(path: str, message: Message, answers: AnswerFormat) -> ChatMessage:
         tuple(_call(call, answers) for call in message.tool_calls or ()),
         message.tool_call_id if role == "tool" else None,
     )
+
+
+def _check_has_place(path: str, role: str, message: Message, answers: AnswerFormat) -> None:
+    """Calls and their results, which the template would leave out, or write as anyone's words."""
+    if message.tool_calls and not (answers.has_tools and answers.knows("tool_calls")):
+        where, what = f"{path}.tool_calls", "calls of tools"
+    elif role == "tool" and not answers.has_tools:
+        where, what = f"{path}.role", "results of tools"
+    else:
+        return
+    raise unsupported(where, f"{where}: {what}, for which the model's chat template has no place,")
 
 
 def _content(path: str, role: str, message: Message) -> str:

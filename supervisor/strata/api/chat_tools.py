@@ -50,8 +50,8 @@ def read_tools(body: ChatRequest, answers: AnswerFormat) -> ToolUse:
     definitions, tools = _definitions(body.tools)
     mode, name = _choice(body.tool_choice)
     if not tools:
-        if mode in ("required", "function"):
-            raise invalid("tool_choice wants a call, but tools is empty", "tool_choice")
+        if mode in ("required", "function") or (body.tools is None and body.tool_choice):
+            raise invalid("tool_choice is only allowed beside tools", "tool_choice")
         return ToolUse()
     if mode == "none":
         return ToolUse()  # the model is not told of tools, so it cannot call one
@@ -77,7 +77,7 @@ def read_tools(body: ChatRequest, answers: AnswerFormat) -> ToolUse:
 
 def _why_no_form(answers: AnswerFormat) -> str:
     if not answers.has_tools:
-        return "tools: the model's chat template has no place for them, so they"
+        return "tools, for which the model's chat template has no place,"
     known = " and ".join(form.value for form in ToolForm)
     return f"tools: the form of calls in the model's chat template (known: {known})"
 

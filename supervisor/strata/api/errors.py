@@ -16,6 +16,7 @@ from strata.serving.admission import DRAINING
 from strata.serving.request import Failed, RejectedError
 
 RETRY_AFTER_MAX_S = 55.0
+ENGINE_REFUSED = "engine_refused"
 RETRY_AFTER_DEFAULT_S = 2.0
 
 
@@ -109,6 +110,7 @@ _REACTIONS: dict[ErrorKind, tuple[int, bool]] = {
     ErrorKind.OUT_OF_MEMORY: (503, True),
     ErrorKind.INTERNAL: (500, True),
 }
+_NOT_BY_WAITING = frozenset({ENGINE_REFUSED})  # a person has to mend something
 # Codes whose meaning HTTP has a closer status for.
 _CODE_STATUS = {"deadline_exceeded": 504, "rate_limit_exceeded": 429}
 
@@ -118,6 +120,7 @@ def _from_kind(
 ) -> ApiError:
     status, may_retry = _REACTIONS[kind]
     status = _CODE_STATUS.get(code, status)
+    may_retry = may_retry and code not in _NOT_BY_WAITING
     if may_retry and retry_after_s is None:
         retry_after_s = RETRY_AFTER_DEFAULT_S
     if not may_retry:

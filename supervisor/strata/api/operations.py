@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 import msgspec
 from aiohttp import web
 
-from strata.api.errors import RETRY_AFTER_MAX_S, ApiError
+from strata.api.errors import ENGINE_REFUSED, RETRY_AFTER_MAX_S, ApiError
 from strata.api.middleware import add_request_id, build_middlewares
 from strata.observe.status import Status
 
 JSON = "application/json"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+REFUSED = "refused"  # the state of a service whose engine refuses to start
 OPEN_PATHS = ("/health", "/health/live", "/health/ready")  # these want no API key
 
 
@@ -71,7 +72,7 @@ def ready_response(status: Status) -> web.Response:
 def _retry_after_s(status: Status) -> int:
     next_start_s = status.restarts.next_start_s
     wait_s = 2.0 if next_start_s is None else next_start_s + 2.0
-    if status.state == "refused":
+    if status.state == REFUSED:
         wait_s = RETRY_AFTER_MAX_S
     return int(min(max(wait_s, 1), RETRY_AFTER_MAX_S))
 
@@ -87,6 +88,8 @@ def boot_app(
 
     async def not_yet(request: web.Request) -> web.Response:
         now = status()
+        if now.state == REFUSED:
+            raise ApiError(503, f"the engine refuses to start: {now.reason}", code=ENGINE_REFUSED)
         raise ApiError(
             503,
             f"not ready yet: {now.reason or 'the service is starting'}",

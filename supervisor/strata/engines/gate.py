@@ -64,7 +64,7 @@ class Gate:
     def on_lost(self, lost: EngineLost) -> str:
         return self._listener.on_lost(lost) if self._is_open else ""
 
-    def on_down(self, code: str, text: str, retry_after_s: float) -> None:
+    def on_down(self, code: str, text: str, retry_after_s: float | None) -> None:
         if self._is_open:
             self._listener.on_down(code, text, retry_after_s)
 

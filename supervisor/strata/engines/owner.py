@@ -28,7 +28,7 @@ from strata.engines.gate import Gate
 from strata.engines.memory_wait import wait_for_memory
 from strata.engines.modes import sentences
 from strata.engines.owner_view import EngineState, EngineView, OwnerObserver
-from strata.engines.pointless import end_where_pointless
+from strata.engines.pointless import end_where_pointless, reasons_of
 from strata.engines.port import EngineListener, EngineLost
 from strata.engines.quarantine import QuarantineRow
 from strata.engines.reload import Reload, ReloadError, Successor
@@ -422,13 +422,13 @@ class EngineOwner:
 
     async def _stay_down(self, exited: EngineExit) -> None:
         refused = self.view.epoch.refused if self.view.epoch is not None else None
-        reasons = list(refused.reasons) if refused is not None else []
+        self.view.reasons = reasons_of(refused, exited.text)
+        text = f"the engine refuses to start: {sentences(self.view.reasons)}"
+        self.view.decisions.add("engine.refused", f"{text[0].upper()}{text[1:]}.")
         if refused is not None and not self._was_ever_ready:
-            end_where_pointless(refused, is_strict=self._course.setup.wanted.is_strict)
-        self.view.reasons = reasons or [Reason(code="engine.refused", text=exited.text)]
-        text = sentences(self.view.reasons)
-        log.error("the engine refuses to start: %s", text)
-        self._listener.on_down("engine_refused", f"the engine refuses to start: {text}", 55.0)
+            end_where_pointless(refused, self._course.setup.wanted, self.view.device)
+        log.error("%s", text)
+        self._listener.on_down("engine_refused", text, None)
         self._show(EngineState.REFUSED)
         while not self._stop.is_set():
             with contextlib.suppress(TimeoutError):

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from strata_protocol.messages import Reason
+from strata_protocol.messages import DeviceFacts, Reason
 
 from strata.engines.decision_log import DecisionLog
 from strata.engines.epoch import Epoch
@@ -48,3 +48,9 @@ class EngineView:
     next_start_s: float | None = None  # loop time, where a start is due
     reasons: list[Reason] = field(default_factory=list)  # why it is held or refused
     decisions: DecisionLog = field(default_factory=DecisionLog)
+
+    @property
+    def device(self) -> DeviceFacts:
+        """What the engine has said of it; empty where it has not."""
+        caps = None if self.epoch is None else self.epoch.handshake.caps
+        return DeviceFacts() if caps is None else caps.device

@@ -92,6 +92,7 @@ class EngineListener(Protocol):
         """Why what runs could not go on with that engine, as a clause; empty where it could."""
         ...
 
-    def on_down(self, code: str, text: str, retry_after_s: float) -> None:
-        """No engine is to be expected soon: HOLD or a refusal."""
+    def on_down(self, code: str, text: str, retry_after_s: float | None) -> None:
+        """No engine is to be expected soon: HOLD, or a refusal, which time alone does not mend:
+        then `retry_after_s` is None."""
         ...

@@ -43,18 +43,19 @@ class Closure:
 
     code: str  # "draining", "engine_hold", "engine_refused"
     text: str
-    retry_after_s: float
+    retry_after_s: float | None  # None: waiting alone does not help
 
     def failed(self) -> Failed:
         """The same for what had been accepted."""
-        return Failed(
-            ErrorKind.OVERLOADED, self.code, self.text, retry_after_s=_clamped(self.retry_after_s)
-        )
+        return Failed(ErrorKind.OVERLOADED, self.code, self.text, retry_after_s=self._retry_s())
 
     def error(self) -> RejectedError:
         return RejectedError(
-            ErrorKind.OVERLOADED, self.code, self.text, retry_after_s=_clamped(self.retry_after_s)
+            ErrorKind.OVERLOADED, self.code, self.text, retry_after_s=self._retry_s()
         )
+
+    def _retry_s(self) -> float | None:
+        return None if self.retry_after_s is None else _clamped(self.retry_after_s)
 
 
 @dataclass(frozen=True, slots=True)

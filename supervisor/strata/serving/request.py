@@ -86,8 +86,8 @@ Taker = Callable[[TokensReady], bool]  # whether it took the tokens; called on t
 class RejectedError(Exception):
     """The request was not accepted; nothing was computed.
 
-    `kind` implies the HTTP status (api/errors.py): OVERLOADED -> 503, with
-    `retry_after_s` always set; INVALID_REQUEST -> 400; UNSUPPORTED -> 400.
+    `kind` implies the HTTP status (api/errors.py): OVERLOADED -> 503, with `retry_after_s` set but
+    for `engine_refused`, which no waiting mends; INVALID_REQUEST -> 400; UNSUPPORTED -> 400.
     """
 
     def __init__(

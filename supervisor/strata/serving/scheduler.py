@@ -193,7 +193,9 @@ class Scheduler(OpenRequests):
         self._admission.closed = closure
         self._closed_s = now if self._closed_s is None else self._closed_s
         left_s = self._closed_s + self._park_s - now
-        return self._end_waiting(closure.failed(), now, begun=closure.retry_after_s >= left_s)
+        # A refusal ends when a person mends something: when that is nobody knows.
+        is_late = closure.retry_after_s is not None and closure.retry_after_s >= left_s
+        return self._end_waiting(closure.failed(), now, begun=is_late)
 
     def on_draining(self, closure: Closure) -> None:
         """Accepts nothing more; what was accepted goes on."""

@@ -140,7 +140,7 @@ class EngineService:
     def why_not_move(self, ready: EngineReady) -> str:
         return self._scheduler.why_not_move(_facts(ready))
 
-    def on_down(self, code: str, text: str, retry_after_s: float) -> None:
+    def on_down(self, code: str, text: str, retry_after_s: float | None) -> None:
         closure = Closure(code, text, retry_after_s)
         self._perform(self._scheduler.on_closed(closure, self._clock()))
 
