@@ -29,10 +29,10 @@ def test_too_little_device_memory_ends_the_start_and_names_the_flag() -> None:
     with pytest.raises(RefusedError) as caught:
         end_where_pointless(refused(SHORT), wanted(50 * MIB), DEVICE)
     assert caught.value.exit_code == 78
-    assert caught.value.lines == [
-        "need 104 MiB, have 50 MiB [mem.insufficient]",
-        "raise device_memory (--device-memory), which is 50.0 MiB, or leave it out: 1.0 GiB are free",
-    ]
+    short, mend = caught.value.lines
+    assert short == "need 104 MiB, have 50 MiB [mem.insufficient]"
+    assert mend.startswith("raise device_memory (--device-memory), which is 50.0 MiB, or leave it")
+    assert mend.endswith("out: 1.0 GiB are free")
 
 
 @pytest.mark.parametrize(
