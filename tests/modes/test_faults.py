@@ -217,11 +217,12 @@ async def test_requests_that_shared_steps_spoil_run_again_alone_and_the_mode_goe
     try:
         service.wait_ready()
         async with aiohttp.ClientSession(service.url) as http:
-            alone = [await asked(http, number) for number in range(4)]
+            # Long enough that they share steps also where they do not come in the same moment.
+            alone = [await asked(http, number, 400) for number in range(4)]
             for _ in range(2):
-                assert await asyncio.gather(*(asked(http, n) for n in range(4))) == alone
+                assert await asyncio.gather(*(asked(http, n, 400) for n in range(4))) == alone
             await asyncio.to_thread(service.wait_line, "starts again to run without batch")
-            assert await asyncio.gather(*(asked(http, n) for n in range(4))) == alone
+            assert await asyncio.gather(*(asked(http, n, 400) for n in range(4))) == alone
             status = await status_of(http)
     finally:
         ended = service.stop()

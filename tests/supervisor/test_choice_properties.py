@@ -5,12 +5,13 @@ quarantine, and modes that were set.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strata.engines.modes import AXES, Choice, ModeState, Policy, choose
-from strata.engines.modes.axes import EXACTNESS
+from strata.engines.modes import AXES, Choice, ModeRow, ModeState, Policy, choose
+from strata.engines.modes.axes import EXACTNESS, Axis, Group
 from strata.engines.modes.ladder import is_plainer
 from strata.engines.modes.offered import Offered
 from strata.engines.modes.quarantined import hides
@@ -133,6 +134,12 @@ def test_a_ready_configuration_or_a_reason_and_always_the_same(case: Case) -> No
     assert not any(hides(record, choice.configuration.plan) for record in case.records)
 
 
+def is_told(axis: Axis, rows: Mapping[str, ModeRow]) -> bool:
+    """That drafts are off is told once, at mtp, where nobody set an axis of theirs."""
+    is_follower = axis.group is Group.DRAFTS and not rows[axis.name].is_set
+    return bool(rows[axis.name].because or (is_follower and rows["mtp"].because))
+
+
 @EACH
 @given(CASES)
 def test_no_axis_is_given_up_without_a_reason(case: Case) -> None:
@@ -146,7 +153,7 @@ def test_no_axis_is_given_up_without_a_reason(case: Case) -> None:
         assert row.is_set == (row.name in case.explicit)
     for axis in AXES:
         if choice.offered.is_given_up(axis, choice.configuration):
-            assert rows[axis.name].because
+            assert is_told(axis, rows)
 
 
 @EACH
@@ -241,8 +248,9 @@ def test_after_ready_nothing_is_lost_without_a_reason(
         return
     for axis in AXES:
         if choice.offered.loss(axis, runs) > 0:
-            row = next(row for row in choice.rows if row.name == axis.name)
-            assert row.because
+            rows = {row.name: row for row in choice.rows}
+            row = rows[axis.name]
+            assert is_told(axis, rows)
             assert row.runs == axis.shown(getattr(runs, axis.name))
             if row.is_set:
                 assert choice.refusals
