@@ -36,12 +36,18 @@ async def serve_http(
     routes = operations_routes(status, render_metrics)
     boot = make_runner(boot_app(routes, status, api_keys=api_keys), shutdown_s=1.0)
     await boot.setup()
-    await web.SockSite(boot, listener.dup(), backlog=backlog).start()
+    boot_listener = listener.dup()
+    await web.SockSite(boot, boot_listener, backlog=backlog).start()
     try:
         runner = make_runner(await build(routes), shutdown_s=HTTP_CLOSE_S)
         await runner.setup()
         await web.SockSite(runner, listener.dup(), backlog=backlog).start()
     finally:
+        # What is accepted already needs two turns to get its transport; asyncio (before 3.13)
+        # forgets it, with its socket open, where the server is closed before.
+        asyncio.get_running_loop().remove_reader(boot_listener)
+        for _ in range(3):
+            await asyncio.sleep(0)
         await boot.cleanup()
     on_whole()
     try:

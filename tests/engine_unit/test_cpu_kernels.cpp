@@ -214,6 +214,8 @@ TEST(kernels_of_instruction_sets_agree_with_portable_ones) {
     uint32_t compared = 0;
     for (const KernelEntry& entry : cpu_kernels(features)) {
         for (const OpRequest& request : entry.test_requests()) {
+            // They read a routing; tests/ops holds them against float64, on each instruction set.
+            if (request.experts > 0) continue;
             const KernelEntry* reference = portable_for(portable, request);
             CHECK(reference, entry.id, describe(request));
             World got = make_world(request);

@@ -27,9 +27,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def served(
-    engine: Path, model: Path, run_dir: Path, *flags: str, clients: int = 8
+    engine: Path, model: Path, run_dir: Path, *flags: str, clients: int = 8, crashes: int = 0
 ) -> tuple[dict[str, Any], list[str]]:
-    """As many clients at once, twice; the status behind them and their texts."""
+    """As many clients at once, twice, and up to 20 times until there were that many crashes: who
+    shares a step is up to the machine. The status behind them and their texts."""
     service = Service(engine, model, run_dir, *flags)
     try:
         service.wait_ready()
@@ -38,6 +39,12 @@ async def served(
             again = await asyncio.gather(*(chat(http, number) for number in range(clients)))
             assert texts == again
             status = await status_of(http)
+            for _ in range(20):
+                if status["restarts"]["crashes"] >= crashes:
+                    break
+                again = await asyncio.gather(*(chat(http, number) for number in range(clients)))
+                assert texts == again
+                status = await status_of(http)
     finally:
         ended = service.stop()
     assert ended == 0, "".join(service.lines)
@@ -137,7 +144,8 @@ async def test_drafts_that_crash_under_load_cost_one_crash(
 ) -> None:
     monkeypatch.setenv("STRATA_FAULT", f"{UNDER_LOAD}@segv")
     for run in range(2):  # the second supervisor knows it from disk
-        status, _ = await served(faulty_engine_path, model, tmp_path / "run", *FLAGS)
+        run_dir = tmp_path / "run"
+        status, _ = await served(faulty_engine_path, model, run_dir, *FLAGS, crashes=1 - run)
         assert status["restarts"]["crashes"] == 1 - run, status["restarts"]
         assert runs(status) == {"batch": "4", "spec": "4", "batch_mtp": "off"}
         codes, text = because(status, "batch_mtp")

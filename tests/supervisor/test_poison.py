@@ -81,7 +81,7 @@ async def test_a_conviction_brings_back_the_mode_that_was_blamed(make_rig: RigMa
         assert ("batch", "acquitted") in [(r.mode, r.state.value) for r in rig.owner.quarantine()]
         said = [d.code for d in rig.owner.view.decisions.entries()]
         assert {"mode.quarantined", "mode.acquitted"} <= set(said)
-        assert rig.owner.restarts().crashes_in_window == 0
+        assert rig.owner.restarts().crashes_in_window == 1, "they count as one"
 
 
 async def test_all_that_wait_with_the_same_prompt_are_refused(make_rig: RigMaker) -> None:
@@ -102,3 +102,18 @@ async def test_kills_from_outside_make_nobody_suspect(make_rig: RigMaker) -> Non
         events = await collect(await rig.submit([1, 2], max_tokens=8))
         assert tokens_of(events) == [1, 2] * 4
         assert rig.service.load().quarantined == 0
+
+
+async def test_what_every_request_dies_of_leads_down_and_frees_them(make_rig: RigMaker) -> None:
+    """A kernel that fails in decode steps of one row: no mode is implicated, but the rung is."""
+    dies: dict[str, object] = {"die_at": "submit", "signal": signal.SIGSEGV}
+    async with make_rig(dies, dies, dies, dies, {}) as rig:
+        await rig.ready()
+        first = (await collect(await rig.submit([1], max_tokens=4)))[-1]
+        assert isinstance(first, Failed)
+        await rig.ready(starts=3)
+        assert tokens_of(await collect(await rig.submit([2], max_tokens=4))) == [2] * 4
+        assert rig.owner.view.crashes in (3, 4)
+        assert rig.owner.restarts().rung_index > 0
+        assert rig.service.load().quarantined == 0
+        assert tokens_of(await collect(await rig.submit([1], max_tokens=2))) == [1] * 2

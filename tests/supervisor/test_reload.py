@@ -236,7 +236,7 @@ async def test_a_crash_soon_after_brings_the_former_settings_back(
         await ended_as_one(handles)
         assert setup_of(rig).wanted.modes == before
         assert "reload.rolled_back" in codes(rig)
-        with pytest.raises(ReloadError, match="the former ones came back") as caught:
+        with pytest.raises(ReloadError, match="the former settings came back") as caught:
             await reload(rig, wanted)
         assert caught.value.exit_code == 78
         async with asyncio.timeout(30):

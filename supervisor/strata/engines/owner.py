@@ -284,7 +284,7 @@ class EngineOwner:
                 blamed_mode=", ".join(verdict.taken_out),
                 is_planned=self._replacer.trial is not None,
                 is_lower=is_stepped or self._replacer.is_back,
-                acquitted=verdict.acquitted,
+                acquitted=verdict.acquitted + self._restarts.freed(decision, verdict.signature),
             )
             if convicted := gate.on_lost(lost):
                 self._on_convicted(convicted, verdict.signature)
@@ -310,7 +310,7 @@ class EngineOwner:
 
     def _on_convicted(self, request: str, crash: str) -> None:
         """Serving has found the request that ended engines: nothing else is to blame for it."""
-        self._restarts.on_convicted(crash)
+        self._restarts.on_convicted(request, crash)
         if freed := self._course.memory.on_convicted(request):
             self.view.decisions.add(
                 "mode.acquitted",

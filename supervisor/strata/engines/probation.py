@@ -57,4 +57,4 @@ class Probation(Generic[C]):
         text = self._failed.get(new)
         if text is None:
             return ""
-        return f"an engine of these settings took over before and {text}; the former ones came back"
+        return f"such an engine took over before and ended ({text}); the former settings came back"

@@ -11,8 +11,8 @@
   to make room for it, at most every 6 h. If the same signature comes again up there, the rung below
   is pinned until build, model file or configuration changes.
 - A crash that took a mode out (quarantine.py) is followed by a start at once and counts for
-  nothing else: each such start has one mode less to try. Nor do crashes count that a request is
-  convicted of.
+  nothing else: each such start has one mode less to try. Those that one
+  request is convicted of count as one.
 - An end from outside is followed by a start at once and counts for nothing.
 - A deterministic refusal is not retried.
 - Never more than 12 starts an hour, 8 of them in a row without READY, ends from outside or asked
@@ -209,8 +209,11 @@ class RestartPolicy:
         return decision
 
     def on_convicted(self, signature: str) -> None:
-        """A request is convicted of the crashes of this signature: they say nothing of the rung."""
-        self.state.crashes = [c for c in self.state.crashes if c.signature != signature]
+        """A request is convicted of the crashes of this signature: they count as one from now on.
+        Where several requests are convicted of the very same, it is the rung."""
+        others = [c for c in self.state.crashes if c.signature != signature]
+        same = [c for c in self.state.crashes if c.signature == signature]
+        self.state.crashes = sorted([*others, *same[-1:]], key=lambda crash: crash.at)
 
     def on_made_room(self, now: float) -> Decision:
         """The engine has been ended for a step up."""

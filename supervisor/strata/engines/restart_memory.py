@@ -46,6 +46,7 @@ class RestartMemory:
         self._policy = RestartPolicy(jitter, is_strict=is_strict)
         self._decisions = decisions
         self._is_strict = is_strict
+        self._convicted: dict[str, list[str]] = {}  # fingerprints by signature
         self._is_loaded = False
         self._is_saving = asyncio.Lock()
 
@@ -143,9 +144,16 @@ class RestartMemory:
         self._decisions.add(*decision_sentence(decision))
         return decision
 
-    def on_convicted(self, signature: str) -> None:
-        """A request is convicted of the crashes of this signature."""
+    def on_convicted(self, request: str, signature: str) -> None:
+        """A request, by fingerprint, is convicted of the crashes of this signature."""
         self._policy.on_convicted(signature)
+        self._convicted.setdefault(signature, []).append(request)
+
+    def freed(self, decision: Decision | None, signature: str) -> tuple[str, ...]:
+        """Fingerprints that were convicted of crashes which turn out to be the rung's doing, as
+        others that are alike lead down."""
+        step = decision.step if isinstance(decision, StartAfter | Hold) else None
+        return () if step is None else tuple(self._convicted.pop(signature, ()))
 
     def on_made_room(self) -> Decision:
         """The engine was ended for a step up."""

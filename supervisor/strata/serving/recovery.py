@@ -50,13 +50,13 @@ class Recovery:
         self.quarantine.on_acquitted(bytes.fromhex(found) for found in lost.acquitted)
         guilty = None
         if suspects:
-            # A crash for which a mode was taken out convicts nobody; should one of them crash again
-            # alone without it, it was not the mode.
+            # A crash for which a mode was taken out, or that leads down, convicts nobody; should
+            # one of them crash again alone without it, it was not the mode.
             prints = {fingerprint(e.spec) for e in running if e.rid in suspects}
             is_known = suspects <= {e.rid for e in running} and (
                 bool(lost.suspects) or not has_others
             )
-            is_alone = is_known and len(prints) == 1 and not lost.blamed_mode
+            is_alone = is_known and len(prints) == 1 and not (lost.blamed_mode or lost.is_lower)
             guilty = self.quarantine.on_crash(prints, now, is_alone=is_alone)
             if is_known and not lost.blamed_mode:
                 of_shape = {(Shape.of(e.spec), fingerprint(e.spec)) for e in running}

@@ -90,7 +90,7 @@ def _read_arguments(char: str, call: CallScan) -> Scan:
             text = (yield from _read_string(char)).strip()
             try:
                 value = msgspec.json.decode(text)
-            except (msgspec.DecodeError, RecursionError):
+            except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
                 raise BadJsonError from None
             if not isinstance(value, dict):
                 raise BadJsonError

@@ -49,7 +49,8 @@ def build_tool(name: str, schema: Mapping[str, Json]) -> Tool:
     properties = schema.get("properties")
     if not isinstance(properties, Mapping):
         return Tool(name, {})
-    return Tool(name, {key: _types(value, schema, 0) for key, value in properties.items()})
+    known: dict[str, frozenset[str]] = {}
+    return Tool(name, {key: _types(value, schema, known, 0) for key, value in properties.items()})
 
 
 def convert(text: str, types: frozenset[str]) -> str:
@@ -95,13 +96,19 @@ def _parse(text: str) -> tuple[str, str]:
             return "null", text
 
 
-def _types(schema: Json, root: Mapping[str, Json], depth: int) -> frozenset[str]:
-    """The JSON types that `schema` allows, as far as it says."""
+def _types(
+    schema: Json, root: Mapping[str, Json], known: dict[str, frozenset[str]], depth: int
+) -> frozenset[str]:
+    """The JSON types that `schema` allows, as far as it says. `known`: by reference, so that each
+    definition is read once however often and deep others lead to it."""
     if not isinstance(schema, Mapping) or depth > _REFERENCES_MAX:
         return STRING_ONLY
     reference = schema.get("$ref")
     if isinstance(reference, str):
-        return _types(_resolve(reference, root), root, depth + 1)
+        if reference not in known:
+            known[reference] = STRING_ONLY  # what leads back to itself
+            known[reference] = _types(_resolve(reference, root), root, known, depth + 1)
+        return known[reference]
     kind = schema.get("type")
     if isinstance(kind, str):
         return frozenset({kind})
@@ -115,9 +122,10 @@ def _types(schema: Json, root: Mapping[str, Json], depth: int) -> frozenset[str]
     found: frozenset[str] = frozenset()
     for word in ("anyOf", "oneOf"):
         for option in _listed(schema.get(word)):
-            found |= _types(option, root, depth + 1)
+            found |= _types(option, root, known, depth + 1)
     for option in _listed(schema.get("allOf")):
-        found = found & _types(option, root, depth + 1) or _types(option, root, depth + 1)
+        types = _types(option, root, known, depth + 1)
+        found = found & types or types
     if not found and ("properties" in schema or "additionalProperties" in schema):
         return frozenset({"object"})
     if not found and "items" in schema:
