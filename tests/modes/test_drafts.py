@@ -143,9 +143,13 @@ async def test_drafts_that_crash_under_load_cost_one_crash(
     faulty_engine_path: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRATA_FAULT", f"{UNDER_LOAD}@segv")
+    # On a tiny model drafts do not pay, and an engine that may stop them soon does.
+    always_drafts = tmp_path / "engine"
+    always_drafts.write_text(f'#!/bin/sh\nexec "{faulty_engine_path}" "$@" --fixed-drafts\n')
+    always_drafts.chmod(0o755)
     for run in range(2):  # the second supervisor knows it from disk
         run_dir = tmp_path / "run"
-        status, _ = await served(faulty_engine_path, model, run_dir, *FLAGS, crashes=1 - run)
+        status, _ = await served(always_drafts, model, run_dir, *FLAGS, crashes=1 - run)
         assert status["restarts"]["crashes"] == 1 - run, status["restarts"]
         assert runs(status) == {"batch": "4", "spec": "4", "batch_mtp": "off"}
         codes, text = because(status, "batch_mtp")
