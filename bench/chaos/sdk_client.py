@@ -49,6 +49,7 @@ async def call(
     outcome = Outcome()
     for attempt in range(RETRIES_MAX + 1):
         outcome.retries = attempt
+        outcome.terminals = 0
         headers = {
             "accept": "application/json",
             "user-agent": "OpenAI/Python 1.50.0",
@@ -77,6 +78,7 @@ async def call(
 async def _take_error(response: aiohttp.ClientResponse, outcome: Outcome) -> bool:
     """Reads an error response; whether the SDK tries again."""
     text = await response.text()
+    outcome.terminals += 1
     _judge_error(text, outcome)
     outcome.error = f"HTTP {response.status}: {text[:300]}"
     should = response.headers.get("x-should-retry")
@@ -129,13 +131,15 @@ async def _read(response: aiohttp.ClientResponse, outcome: Outcome, *, is_stream
                 outcome.text += choice.get("text") or choice.get("delta", {}).get("content") or ""
                 has_finish = has_finish or choice.get("finish_reason") is not None
     except (aiohttp.ClientError, ConnectionError) as error:
-        # A cut body behind an error event is how such a stream has to end.
-        if outcome.verdict is not Verdict.TYPED:
-            outcome.error = f"{type(error).__name__}: {error}"
+        # A cut body behind its one error event is how such a stream has to end.
+        if outcome.verdict is not Verdict.TYPED or outcome.terminals != 1:
+            outcome.verdict = Verdict.UNTYPED
+            outcome.error = f"{type(error).__name__}: {error}; after {outcome.error or 'no event'}"
         return
     if outcome.verdict is Verdict.TYPED:
-        return
-    if is_done and has_finish:
+        outcome.verdict = Verdict.UNTYPED
+        outcome.error = f"the stream ended as if whole behind its error event: {outcome.error}"
+    elif is_done and has_finish:
         outcome.verdict = Verdict.COMPLETE
     else:
         outcome.error = "the stream ended without [DONE] or finish_reason"

@@ -137,7 +137,7 @@ def _request(client: _Client) -> tuple[str, dict[str, object]]:
 def _enter(tally: Tally, key: str, outcome: Outcome, kills: int) -> None:
     tally.calls += 1
     tally.crossed[kills] += 1
-    tally.terminals_wrong += outcome.terminals != 1 and outcome.verdict is not Verdict.TYPED
+    tally.terminals_wrong += outcome.terminals != 1
     if outcome.verdict is Verdict.COMPLETE:
         tally.wrong += tally.texts.setdefault(key, outcome.text) != outcome.text
     elif kills <= CRASHES_BORNE:

@@ -280,12 +280,13 @@ void Evaluator::add_shortfalls(const Candidate& candidate,
         add("expert_cache", "model.no_experts", "the model has no experts to keep anywhere");
     }
     const Candidate wanted = wanted_candidate(want, traits_);
-    if (wanted.spec == 0 && (want.spec > 0 || want.batch_mtp == "on")) {
+    if (wanted.spec == 0 && (want.spec > 0 || want.batch_mtp == "on" || want.spec_min_p > 0)) {
         const std::string text = want.mtp == "off" ? "mtp is off, so nothing is drafted"
                                                    : "the model file has no draft layers, and mtp "
                                                      "names no drafter's file";
         if (want.spec > 0) add("spec", "mode.no_drafts", text);
         if (want.batch_mtp == "on") add("batch_mtp", "mode.no_drafts", text);
+        if (want.spec_min_p > 0) add("spec_min_p", "mode.no_drafts", text);
     }
     if (want.batch_mtp == "on" && candidate.spec > 0 && candidate.batch == 1) {
         add("batch_mtp", "mode.one_sequence", "with a batch of 1 no sequences share a step");

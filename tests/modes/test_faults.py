@@ -252,3 +252,26 @@ async def test_eight_streams_survive_a_kernel_that_throws_in_shared_steps(
         ended = service.stop()
     assert ended == 0, "".join(service.lines)
     assert status["restarts"]["crashes"] >= 1
+
+
+async def test_a_kernel_that_every_request_dies_of_leads_down_and_refuses_few(
+    faulty_engine_path: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of one row implicate no mode, but the kernel says which type a lower rung changes."""
+    monkeypatch.setenv("STRATA_FAULT", "attention*:phase=decode,step>=3,plan.kv=f16@segv")
+    service = Service(faulty_engine_path, model, tmp_path / "run", "--batch", "2")
+    answers: list[int] = []
+    try:
+        service.wait_ready()
+        async with aiohttp.ClientSession(service.url) as http:
+            for number in [0, 1, 2, 0]:
+                body = {"model": "smollm2", "prompt": [number + 5, 6], "max_tokens": 20}
+                async with http.post("/v1/completions", json=body) as response:
+                    answers.append(response.status)
+            status = await status_of(http)
+    finally:
+        ended = service.stop()
+    assert ended == 0, "".join(service.lines)
+    assert answers == [400, 200, 200, 200], "the first is tried again on the lower rung"
+    assert row(status["modes"], "kv")["runs"] == "f32"
+    assert status["restarts"]["crashes"] == 4

@@ -204,5 +204,8 @@ def test_a_lower_rung_where_nothing_is_blamed() -> None:
     assert blame(ExitClass.EXIT, ExitCode.DEVICE_LOST, many, plan()) is None
     assert axis_of(many, None, plan()) == "batch"
     assert axis_of(one, None, plan()) == ""
+    attention = view(sequences=1, phase="decode", kernel="attention_f16")
+    assert axis_of(attention, None, plan(kv="f16")) == "kv"
+    assert axis_of(attention, None, plan(kv="f32")) == ""
     assert axis_of(view(sequences=8, phase="idle"), None, plan()) == ""
     assert axis_of(many, Blame("max_context=4096"), plan()) == "max_context"

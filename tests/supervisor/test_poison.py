@@ -105,7 +105,7 @@ async def test_kills_from_outside_make_nobody_suspect(make_rig: RigMaker) -> Non
 
 
 async def test_what_every_request_dies_of_leads_down_and_frees_them(make_rig: RigMaker) -> None:
-    """A kernel that fails in decode steps of one row: no mode is implicated, but the rung is."""
+    """A kernel that fails in steps of one row: no mode is implicated, but the rung is."""
     dies: dict[str, object] = {"die_at": "submit", "signal": signal.SIGSEGV}
     async with make_rig(dies, dies, dies, dies, {}) as rig:
         await rig.ready()
@@ -113,7 +113,7 @@ async def test_what_every_request_dies_of_leads_down_and_frees_them(make_rig: Ri
         assert isinstance(first, Failed)
         await rig.ready(starts=3)
         assert tokens_of(await collect(await rig.submit([2], max_tokens=4))) == [2] * 4
-        assert rig.owner.view.crashes in (3, 4)
+        assert rig.owner.view.crashes == 4, "three that count: those of the first are one"
         assert rig.owner.restarts().rung_index > 0
         assert rig.service.load().quarantined == 0
         assert tokens_of(await collect(await rig.submit([1], max_tokens=2))) == [1] * 2

@@ -203,3 +203,25 @@ def test_classes_of_exits() -> None:
     assert status_text(-9) == "killed by SIGKILL (9)"
     assert status_text(-64) == "killed by SIGRTMAX (64)"
     assert status_text(3) == "exited with status 3"
+
+
+def test_what_one_request_did_counts_as_one_whatever_comes_between() -> None:
+    policy = RestartPolicy(lambda: 1.0)
+    now = 0.0
+
+    def died(signature: str) -> object:
+        nonlocal now
+        now += 5
+        policy.on_started(now)
+        policy.on_ready(now)
+        return policy.on_exited(Ended(ExitClass.SIGNAL, signature), now)
+
+    assert isinstance(died("a"), StartAfter)
+    assert isinstance(died("a"), StartAfter)
+    policy.on_convicted("a")
+    assert len(policy.state.crashes) == 1
+    assert isinstance(died("b"), StartAfter)
+    assert isinstance(died("a"), StartAfter)
+    policy.on_convicted("a")  # another request: its first crash had another signature
+    assert [c.signature for c in policy.state.crashes] == ["a", "b", "a"]
+    assert isinstance(died("a"), Hold), "the third; no ladder is known here, so nothing is below"

@@ -55,14 +55,16 @@ def blame(
 def axis_of(exited_in: BeaconView | None, guilty: Blame | None, plan: ModePlan | None) -> str:
     """The axis on which a lower rung is likelier to hold; empty where nothing says so. Weaker than
     blame: a lost device implicates no mode, but if it was lost in a step of many sequences, a step
-    of one is the better try."""
+    of one is the better try, and behind a kernel's crash another type for that kernel is."""
     if guilty is not None:
         return guilty.mode.partition("=")[0]
     if exited_in is None or plan is None or not is_in_step(exited_in):
         return ""
     if drafts(exited_in, plan):
         return "batch_mtp" if exited_in.sequences > 1 else "mtp"
-    return "batch" if exited_in.sequences > 1 else ""
+    if exited_in.sequences > 1:
+        return "batch"
+    return (_plain(exited_in, plan) or "").partition("=")[0]
 
 
 def is_proving(view: BeaconView) -> bool:

@@ -284,7 +284,7 @@ class EngineOwner:
                 blamed_mode=", ".join(verdict.taken_out),
                 is_planned=self._replacer.trial is not None,
                 is_lower=is_stepped or self._replacer.is_back,
-                acquitted=verdict.acquitted + self._restarts.freed(decision, verdict.signature),
+                acquitted=verdict.acquitted + self._restarts.freed(decision),
             )
             if convicted := gate.on_lost(lost):
                 self._on_convicted(convicted, verdict.signature)

@@ -209,11 +209,13 @@ class RestartPolicy:
         return decision
 
     def on_convicted(self, signature: str) -> None:
-        """A request is convicted of the crashes of this signature: they count as one from now on.
-        Where several requests are convicted of the very same, it is the rung."""
-        others = [c for c in self.state.crashes if c.signature != signature]
-        same = [c for c in self.state.crashes if c.signature == signature]
-        self.state.crashes = sorted([*others, *same[-1:]], key=lambda crash: crash.at)
+        """A request is convicted of the crashes of this signature that nobody was convicted of
+        before: they count as one from now on. What several are convicted of is the rung's doing."""
+        crashes = self.state.crashes
+        open_ = [c for c in crashes if c.signature == signature and not c.is_settled]
+        kept = [c for c in crashes if c not in open_]
+        settled = [msgspec.structs.replace(c, is_settled=True) for c in open_[-1:]]
+        self.state.crashes = sorted([*kept, *settled], key=lambda crash: crash.at)
 
     def on_made_room(self, now: float) -> Decision:
         """The engine has been ended for a step up."""

@@ -28,6 +28,8 @@ from strata.engines.restart_state import RestartView
 from strata.engines.restart_store import Clocks, RestartStore
 from strata.engines.rungs import Ladder
 
+CONVICTED_MAX = 1024  # fingerprints that a step down can free
+
 
 class RestartMemory:
     """`is_strict`: no rung but the first may run. `jitter` as in RestartPolicy."""
@@ -46,7 +48,7 @@ class RestartMemory:
         self._policy = RestartPolicy(jitter, is_strict=is_strict)
         self._decisions = decisions
         self._is_strict = is_strict
-        self._convicted: dict[str, list[str]] = {}  # fingerprints by signature
+        self._convicted: list[str] = []  # fingerprints, since the last step down
         self._is_loaded = False
         self._is_saving = asyncio.Lock()
 
@@ -147,13 +149,15 @@ class RestartMemory:
     def on_convicted(self, request: str, signature: str) -> None:
         """A request, by fingerprint, is convicted of the crashes of this signature."""
         self._policy.on_convicted(signature)
-        self._convicted.setdefault(signature, []).append(request)
+        self._convicted = [*self._convicted, request][-CONVICTED_MAX:]
 
-    def freed(self, decision: Decision | None, signature: str) -> tuple[str, ...]:
-        """Fingerprints that were convicted of crashes which turn out to be the rung's doing, as
-        others that are alike lead down."""
-        step = decision.step if isinstance(decision, StartAfter | Hold) else None
-        return () if step is None else tuple(self._convicted.pop(signature, ()))
+    def freed(self, decision: Decision | None) -> tuple[str, ...]:
+        """Fingerprints convicted on the rung that a decision gives up: it may have been the rung's
+        doing, so they are tried again."""
+        if not isinstance(decision, StartAfter | Hold) or decision.step is None:
+            return ()
+        freed, self._convicted = tuple(self._convicted), []
+        return freed
 
     def on_made_room(self) -> Decision:
         """The engine was ended for a step up."""

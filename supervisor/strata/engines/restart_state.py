@@ -24,6 +24,7 @@ class CrashNote(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     signature: str
     was_ready: bool
+    is_settled: bool = False  # a request is convicted of it, and it stands for all that one did
 
 
 class Fall(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,14 +49,18 @@ class Recovery:
         suspects = set() if lost.is_external else self._suspects(lost.suspects, running)
         self.quarantine.on_acquitted(bytes.fromhex(found) for found in lost.acquitted)
         guilty = None
-        if suspects:
-            # A crash for which a mode was taken out, or that leads down, convicts nobody; should
-            # one of them crash again alone without it, it was not the mode.
-            prints = {fingerprint(e.spec) for e in running if e.rid in suspects}
+        prints = {fingerprint(e.spec) for e in running if e.rid in suspects}
+        if lost.is_lower:
+            # What came before was on a rung that is given up: it is evidence of nothing below.
+            self.quarantine.on_acquitted(prints)
+            self.shapes = Shapes()
+        elif suspects:
+            # A crash for which a mode was taken out convicts nobody; should one of them crash again
+            # alone without it, it was not the mode.
             is_known = suspects <= {e.rid for e in running} and (
                 bool(lost.suspects) or not has_others
             )
-            is_alone = is_known and len(prints) == 1 and not (lost.blamed_mode or lost.is_lower)
+            is_alone = is_known and len(prints) == 1 and not lost.blamed_mode
             guilty = self.quarantine.on_crash(prints, now, is_alone=is_alone)
             if is_known and not lost.blamed_mode:
                 of_shape = {(Shape.of(e.spec), fingerprint(e.spec)) for e in running}

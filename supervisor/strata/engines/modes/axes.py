@@ -168,8 +168,6 @@ def asked(axis: Axis, want: WantedModes, first: ModePlan) -> Value | None:
     value: Value = getattr(want, axis.name)
     if axis.name == "batch_mtp":
         return value == "on"
-    if axis.name == "spec_min_p" and first.spec == 0:
-        return given(axis, first)  # without drafts there is nothing that it could end
     return value
 
 
