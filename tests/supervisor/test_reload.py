@@ -114,6 +114,25 @@ async def test_streams_go_on_with_an_engine_beside(make_rig: RigMaker, tmp_path:
         assert len(tokens_of(await collect(await rig.submit([9], 4)))) == 4
 
 
+async def test_a_file_that_is_no_engine_is_the_new_engines_fault(make_rig: RigMaker) -> None:
+    async with make_rig(SLOW) as rig:
+        await rig.ready()
+        setup = replace(setup_of(rig), launch=Launch(Path("/bin/true"), ()))
+        with pytest.raises(ReloadError, match="the new engine: ") as caught:
+            await reload(rig, setup)
+        assert caught.value.exit_code == 75
+        assert str(caught.value).endswith("; the old engine serves on")
+        assert rig.owner.view.state is EngineState.READY
+
+
+async def test_a_refused_service_says_that_it_wants_a_restart(make_rig: RigMaker) -> None:
+    async with make_rig({"refuse": [{"code": "kernel.missing", "text": "no kernel"}]}) as rig:
+        await rig.state(EngineState.REFUSED)
+        with pytest.raises(ReloadError, match="restart the service instead") as caught:
+            await reload(rig)
+        assert caught.value.exit_code == 75
+
+
 async def test_a_second_reload_follows_the_first(make_rig: RigMaker) -> None:
     async with make_rig(SLOW) as rig:
         await rig.ready()

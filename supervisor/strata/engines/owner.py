@@ -111,7 +111,7 @@ class EngineOwner:
         """Replaces the engine (reload.py); returns a sentence. Raises ReloadError."""
         if self.view.state is not EngineState.READY or self._stop.is_set():
             raise ReloadError(
-                f"the engine is {self.view.state.value}, not ready; a reload needs one that serves"
+                f"the engine is {self.view.state.value}, not ready: restart the service instead"
             )
         self._replacer.put(wanted)
         return await wanted.outcome

@@ -102,7 +102,9 @@ class Replacer:
             except ReloadError as error:
                 await self._fail(wanted, error)
             except StrataError as error:
-                await self._fail(wanted, ReloadError(str(error), exit_code=error.exit_code))
+                # A fault of the new engine (it is none, or breaks the protocol) is none of ours.
+                code = error.exit_code if type(error) is not StrataError else ReloadError.exit_code
+                await self._fail(wanted, ReloadError(f"the new engine: {error}", exit_code=code))
             self._current = None
 
     def on_crashed(self, exited: EngineExit) -> bool:
