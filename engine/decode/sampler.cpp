@@ -41,18 +41,30 @@ void adjust(float* x, const SamplingState& state, uint32_t output_index) {
 
 }  // namespace
 
+namespace {
+
+// The row's log softmax. Two subtractions: where logits are huge, log(sum exp(x - best)) is lost
+// beside `best`.
+struct LogSoftmax {
+    double best = 0;
+    double log_sum = 0;  // of exp(x - best)
+    double operator()(float logit) const { return (double{logit} - best) - log_sum; }
+};
+
+}  // namespace
+
 struct Sampler::Impl {
     explicit Impl(uint32_t size) : vocab(size), ranking(size), candidates(size), adjusted(size) {}
 
-    // Fills the alternatives of the row that `ranking` has begun; returns log(sum exp(x)).
-    double fill_top(const float* x, uint32_t top_count, TokenLogprob& out) {
+    // Fills the alternatives of the row that `ranking` has begun; returns its log softmax.
+    LogSoftmax fill_top(const float* x, uint32_t top_count, TokenLogprob& out) {
         const float best = ranking.best_logit();
-        const double log_sum = double{best} + std::log(sum_weight(x, vocab, best, 1.0));
+        const LogSoftmax logprob{double{best}, std::log(sum_weight(x, vocab, best, 1.0))};
         out.top_count = std::min({top_count, kTopLogprobsMax, vocab});
         const std::span<const RankKey> ranks = ranking.first(out.top_count);
         for (uint32_t i = 0; i < out.top_count; ++i)
-            out.top_entries[i] = {rank_token(ranks[i]), double{rank_logit(ranks[i])} - log_sum};
-        return log_sum;
+            out.top_entries[i] = {rank_token(ranks[i]), logprob(rank_logit(ranks[i]))};
+        return logprob;
     }
 
     uint32_t vocab;
@@ -76,9 +88,9 @@ Sampled Sampler::sample(const float* logits, const SamplingState& state, uint32_
         result.fault = SampleFault::NonFinite;
         return result;
     }
-    double log_sum = 0;
+    LogSoftmax logprob;
     if (params.logprobs >= 0)
-        log_sum = impl_->fill_top(logits, static_cast<uint32_t>(params.logprobs), result.logprob);
+        logprob = impl_->fill_top(logits, static_cast<uint32_t>(params.logprobs), result.logprob);
 
     const float* x = logits;
     if (state.adjusts(output_index)) {
@@ -98,7 +110,7 @@ Sampled Sampler::sample(const float* logits, const SamplingState& state, uint32_
         const double u = philox_uniform(params.seed, params.choice, output_index);
         result.token = impl_->candidates.draw(x, ranking, params, u);
     }
-    if (params.logprobs >= 0) result.logprob.logprob = double{logits[result.token]} - log_sum;
+    if (params.logprobs >= 0) result.logprob.logprob = logprob(logits[result.token]);
     return result;
 }
 
@@ -108,8 +120,8 @@ Scored Sampler::score(const float* logits, int32_t token, uint32_t top_count) {
         result.fault = SampleFault::NonFinite;
         return result;
     }
-    const double log_sum = impl_->fill_top(logits, top_count, result.logprob);
-    result.logprob.logprob = double{logits[token]} - log_sum;
+    const LogSoftmax logprob = impl_->fill_top(logits, top_count, result.logprob);
+    result.logprob.logprob = logprob(logits[token]);
     return result;
 }
 
