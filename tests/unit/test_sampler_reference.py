@@ -162,12 +162,6 @@ def test_logprobs_of_huge_logits_keep_their_small_part() -> None:
     check_logprobs(logits, 1, 2, result["logprob"], result["top"])
 
 
-def test_logprobs_of_huge_logits_keep_their_small_part() -> None:
-    logits = np.array([-3e38, -3e38], dtype=np.float32)
-    result = Sampler(2).score(logits, 1, 2)
-    check_logprobs(logits, 1, 2, result["logprob"], result["top"])
-
-
 @given(logit_rows, st.data())
 @settings(max_examples=200, deadline=None)
 def test_score(logits: np.ndarray, data: st.DataObject) -> None:
