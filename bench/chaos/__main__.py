@@ -3,8 +3,9 @@
     python -m bench.chaos [--short] [--only PART]... [--engine FILE] [--soak-s N] [--calm-s N]
 
 The whole run takes about 50 minutes, 30 of them the calm time in which nothing may be taken for a
-failure. Writes one JSON with the machine's facts, anew after each figure, so that a run which is
-cut off leaves what it had. Exit status 1 where a figure is not reached or could not be measured.
+failure. Writes one JSON with facts of the machine, anew after each figure, so that a run which is
+cut off leaves what it had; with `--only` the other figures stay as they were. Each says when and
+of which revision it is. Exit status 1 where a figure is not reached or could not be measured.
 """
 
 from __future__ import annotations
@@ -93,9 +94,14 @@ async def _measured(name: str, bench: Bench) -> Figure | None:
         traceback.print_exc()
         figure = Figure(name, "is measured", f"failed: {type(error).__name__}: {error}", False)
     if figure is not None:
+        figure.when, figure.revision = now(), revision()
         figure.facts["seconds"] = round(time.monotonic() - began_s)
         figure.facts["load_average_after"] = [round(load, 2) for load in os.getloadavg()]
     return figure
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def show(figure: Figure) -> None:
@@ -110,6 +116,24 @@ def table(figures: list[Figure]) -> str:
         for f in figures
     ]
     return "\n".join(lines)
+
+
+def kept_rows(path: Path) -> list[dict[str, object]]:
+    """The figures of an earlier run, none where there was no such run."""
+    if not path.is_file():
+        return []
+    earlier = json.loads(path.read_text())
+    of_run = {"when": earlier["when"], "revision": earlier["revision"]}
+    return [of_run | row for row in earlier["figures"]]
+
+
+def merged(
+    kept: list[dict[str, object]], fresh: list[dict[str, object]]
+) -> list[dict[str, object]]:
+    """`fresh` in the places of those of the same name, the rest behind."""
+    by_name = {row["name"]: row for row in fresh}
+    rows = [by_name.pop(row["name"], row) for row in kept]
+    return rows + list(by_name.values())
 
 
 def installed_engine() -> Path | None:
@@ -141,11 +165,12 @@ def main() -> int:
     began_s, load_before = time.monotonic(), os.getloadavg()
     out: Path = args.out or RESULTS / ("chaos-short.json" if args.short else "chaos.json")
     out.parent.mkdir(parents=True, exist_ok=True)
+    kept = kept_rows(out) if args.only else []
 
     def write(figures: list[Figure]) -> None:
         result = {
             "what": "bench/chaos: what a failing engine costs",
-            "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "when": now(),
             "revision": revision(),
             "machine": machine(),
             "load_average": {"before": load_before, "after": os.getloadavg()},  # of others, too
@@ -153,7 +178,7 @@ def main() -> int:
             "seconds": round(time.monotonic() - began_s),
             "seed": args.seed,
             "scale": asdict(scale),
-            "figures": [figure.row() for figure in figures],
+            "figures": merged(kept, [figure.row() for figure in figures]),
         }
         out.write_text(json.dumps(result, indent=1) + "\n")
 

@@ -49,6 +49,8 @@ class Figure:
     measured: str
     is_met: bool
     facts: dict[str, object] = field(default_factory=dict)
+    when: str = ""
+    revision: str = ""
 
     def row(self) -> dict[str, object]:
         return asdict(self)
