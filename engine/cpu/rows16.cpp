@@ -72,7 +72,7 @@ void store_group(const Shape& shape,
     const uint64_t group_bytes = shape.is_nibbles ? 256 : 512;
     store_codes(shape, group.q, lane, tile + layout.quants_at + g * group_bytes);
     const uint64_t at = uint64_t{g} * 32 / shape.scale_block * kTileRows + lane;
-    store_u16(tile + layout.scales_at + 2 * at, group.d);
+    store_u16(tile + layout.scales_at + 2 * at, group.d[0]);
     const bool subtracts_min = shape.has_mins && shape.sub_block != 0;
     if (shape.has_mins) {
         const uint16_t sign = subtracts_min ? 0x8000 : 0;
@@ -81,7 +81,7 @@ void store_group(const Shape& shape,
     if (subtracts_min) {
         const uint64_t sub = uint64_t{g} * kTileRows + lane;
         tile[layout.sub_scales_at + sub] = static_cast<uint8_t>(group.sub_scale[0]);
-        tile[layout.sub_mins_at + sub] = static_cast<uint8_t>(group.sub_min);
+        tile[layout.sub_mins_at + sub] = static_cast<uint8_t>(group.sub_min[0]);
     } else if (shape.sub_block == 16) {
         for (uint32_t half = 0; half < 2; ++half) {
             const uint64_t sub = (uint64_t{g} * 2 + half) * kTileRows + lane;

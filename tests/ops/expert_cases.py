@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.ops.block_weights import decode, random_weight
 from tests.ops.reference import (
     Arrays,
     Case,
     Request,
     activations,
-    decode,
     quantize,
-    random_weight,
 )
 
 Words = NDArray[np.uint32]

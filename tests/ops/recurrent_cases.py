@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.ops.reference import Arrays, Case, Request, activations, decode, random_weight
+from tests.ops.block_weights import decode, random_weight
+from tests.ops.reference import Arrays, Case, Request, activations
 
 COLUMNS = 16  # values of a block of a delta rule's state
 LEFTOVER = 100.0

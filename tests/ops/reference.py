@@ -1,7 +1,7 @@
 """Independent NumPy references in f64 for every operation, and inputs for their tests.
 
-Weights are decoded by the public `gguf` package, never by the engine. For int8 activations the
-reference multiplies the same rounded activations, which `quantize` makes after
+Weights are decoded by the public `gguf` package (block_weights.py), never by the engine. For int8
+activations the reference multiplies the same rounded activations, which `quantize` makes after
 engine/cpu/quantize.h without looking at the engine's code.
 """
 
@@ -12,58 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, dequantize
-from gguf.constants import GGML_QUANT_SIZES
 from numpy.typing import NDArray
+
+from tests.ops.block_weights import decode, random_weight
 
 Request = dict[str, Any]
 Arrays = dict[str, NDArray[Any]]
 PAGE = 32
-
-
-def type_of(name: str) -> GGMLQuantizationType:
-    return GGMLQuantizationType[name.upper()]
-
-
-def decode(name: str, data: bytes, rows: int) -> NDArray[np.float64]:
-    """[rows, k] f64 of a weight in its file's layout."""
-    raw = np.frombuffer(data, dtype=np.uint8).reshape(rows, -1)
-    if name == "f32":
-        return raw.view(np.float32).astype(np.float64)
-    if name == "f16":
-        return raw.view(np.float16).astype(np.float64)
-    return dequantize(raw, type_of(name)).astype(np.float64)
-
-
-# Byte offsets of the f16 scales in a block, and the size of a scale that gives weights near 1.
-SCALES: dict[str, tuple[tuple[int, ...], float]] = {
-    "q4_0": ((0,), 0.1),
-    "q4_1": ((0, 2), 0.1),
-    "q5_0": ((0,), 0.05),
-    "q5_1": ((0, 2), 0.05),
-    "q8_0": ((0,), 0.01),
-    "q4_k": ((0, 2), 0.002),
-    "q5_k": ((0, 2), 0.001),
-    "q6_k": ((208,), 0.0005),
-}
-
-
-def random_weight(rng: np.random.Generator, name: str, n: int, k: int) -> bytes:
-    """[n, k] of random codes with scales that keep weights near 1."""
-    if name == "f32":
-        return rng.standard_normal((n, k)).astype(np.float32).tobytes()
-    if name == "f16":
-        return rng.standard_normal((n, k)).astype(np.float16).tobytes()
-    if name == "bf16":
-        bits = rng.standard_normal((n, k)).astype(np.float32).view(np.uint32) >> 16
-        return bits.astype(np.uint16).tobytes()
-    elements, size = GGML_QUANT_SIZES[type_of(name)]
-    blocks = rng.integers(0, 256, (n * k // elements, size), dtype=np.uint8)
-    offsets, scale = SCALES[name]
-    for offset in offsets:
-        values = (rng.standard_normal(len(blocks)) * scale).astype(np.float16)
-        blocks[:, offset : offset + 2] = values.view(np.uint8).reshape(-1, 2)
-    return blocks.tobytes()
 
 
 def quantize(x: NDArray[np.float32]) -> Arrays:
