@@ -7,14 +7,18 @@ namespace strata {
 Architecture llama_architecture();
 Architecture qwen3_architecture();
 Architecture qwen35_architecture();
+Architecture qwen35moe_architecture();
 Architecture qwen3moe_architecture();
+Architecture qwen3next_architecture();
 
 const std::vector<Architecture>& architectures() {
     static const std::vector<Architecture> table = {
         llama_architecture(),
         qwen3_architecture(),
         qwen35_architecture(),
+        qwen35moe_architecture(),
         qwen3moe_architecture(),
+        qwen3next_architecture(),
     };
     return table;
 }

@@ -116,4 +116,10 @@ Hparams read_delta_hparams(const gguf::File& file, std::string_view architecture
     return hp;
 }
 
+Hparams read_delta_moe_hparams(const gguf::File& file, std::string_view architecture) {
+    Hparams hp = read_moe_hparams(file, architecture);
+    read_delta_sizes(file, architecture, hp);
+    return hp;
+}
+
 }  // namespace strata

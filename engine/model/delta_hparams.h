@@ -16,4 +16,7 @@ void read_delta_sizes(const gguf::File& file, std::string_view architecture, Hpa
 // Sizes of a dense model with such layers (qwen35).
 Hparams read_delta_hparams(const gguf::File& file, std::string_view architecture);
 
+// Sizes of one whose feed-forward parts are mixtures of experts (qwen3next, qwen35moe).
+Hparams read_delta_moe_hparams(const gguf::File& file, std::string_view architecture);
+
 }  // namespace strata

@@ -8,7 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from tools.synth_model import Shape, metadata_of, tensor_shapes
+from tools.synth_shapes import Shape, metadata_of, tensor_shapes
 
 ALIGNMENT = 32
 # Sizes as of a dense model of some 70 thousand million parameters: 80 layers and a draft layer,

@@ -12,16 +12,32 @@ import strata_engine_testing as engine
 from tests.model.loading import PAGE, load, logits_of
 from tools.synth_model import Shape, write_model
 
-SHAPE = Shape(architecture="qwen3", width=256, heads=8, kv_heads=2, head_dim=32, ff=512)
+SHAPES = {
+    "qwen3": Shape(architecture="qwen3", width=256, heads=8, kv_heads=2, head_dim=32, ff=512),
+    **{
+        architecture: Shape(
+            architecture=architecture,
+            width=256,
+            kv_heads=1,
+            head_dim=32,
+            rope_dims=16,
+            attention_interval=2,
+            expert_ff=256,
+            shared_ff=256,
+        )
+        for architecture in ("qwen3next", "qwen35moe")
+    },
+}
 LENGTH = 300
 BATCH = 8
 MODES = [(kv, activations) for kv in ("f16", "f32") for activations in ("int8", "f32")]
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=SHAPES)
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    return write_model(folder / "m.gguf", SHAPE, kind="q4_1", kinds={"attn_v": "q8_0"})
+    kinds = {"attn_v": "q8_0"}
+    return write_model(folder / "m.gguf", SHAPES[request.param], kind="q4_1", kinds=kinds)
 
 
 def tokens_of(sequence: int, length: int = LENGTH) -> np.ndarray:

@@ -10,8 +10,8 @@ import strata_engine_testing as engine
 
 from tests.model.loading import load, logits_of
 
-ARCHITECTURES = ("llama", "qwen3", "qwen3moe", "qwen35")
-LAYERS = {"qwen35": 4}  # 3 in the others
+ARCHITECTURES = ("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe")
+LAYERS = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4}  # 3 in the others
 PROMPTS = ("p7", "p40eos", "p99")
 
 

@@ -13,8 +13,13 @@ import strata_engine_testing as engine
 from tests.model.loading import load, logits_of
 from tools.golden.reference_recurrent import RecurrentReference
 from tools.synth_model import Shape, write_model
+from tools.synth_shapes import RECURRENT
 
 SHAPE = Shape(architecture="qwen35", layers=4, width=64, head_dim=32, rope_dims=16)
+SHAPES = {
+    name: dataclasses.replace(SHAPE, architecture=name, experts=6, shared_ff=48)
+    for name in RECURRENT
+}
 LENGTH = 70
 
 
@@ -48,6 +53,7 @@ class Feeder:
         return np.split(out, np.cumsum([len(ids) for _, _, ids in parts])[:-1])
 
 
+@pytest.mark.parametrize("architecture", RECURRENT)
 @pytest.mark.parametrize("isa", ["auto", "avx2", "portable"])
 @pytest.mark.parametrize(
     "sizes",
@@ -59,24 +65,29 @@ class Feeder:
         {"attention_interval": 2, "taps": 1, "tied": False},
         {"attention_interval": 3, "taps": 8, "layers": 5},  # the last layer is recurrent
         {"state_size": 128, "key_heads": 1, "value_heads": 2, "attention_interval": 2},
+        {"fused_ssm_in": True, "key_heads": 3, "value_heads": 6},
     ],
     ids=str,
 )
-def test_sizes_match_the_reference(sizes: dict[str, int], isa: str, tmp_path: Path) -> None:
-    shape = dataclasses.replace(SHAPE, **sizes)
+def test_sizes_match_the_reference(
+    architecture: str, sizes: dict[str, int], isa: str, tmp_path: Path
+) -> None:
+    shape = dataclasses.replace(SHAPES[architecture], **sizes)
     path = write_model(tmp_path / "m.gguf", shape, seed=sum(map(int, sizes.values())))
     wanted = RecurrentReference(path).logits(tokens_of(1))
     got = logits_of(load(path, isa=isa), tokens_of(1))
     assert np.abs(got - wanted).max() <= 1e-3 * max(1.0, float(np.abs(wanted).max()))
 
 
+@pytest.mark.parametrize("architecture", RECURRENT)
 @pytest.mark.parametrize("kind", ["f16", "q8_0", "q4_1"])
 @pytest.mark.parametrize("activations", ["f32", "int8"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_batch_has_the_bits_of_each_alone(
-    kind: str, activations: str, threads: int, tmp_path: Path
+    architecture: str, kind: str, activations: str, threads: int, tmp_path: Path
 ) -> None:
-    shape = dataclasses.replace(SHAPE, key_heads=2, value_heads=6, state_size=32)
+    sizes = {"key_heads": 2, "value_heads": 6, "state_size": 32, "shared_ff": 64}
+    shape = dataclasses.replace(SHAPES[architecture], **sizes)
     path = write_model(tmp_path / "m.gguf", shape, kind=kind)
     prompts = [tokens_of(s) for s in range(3)]
     solo = load(path, batch=1, activations=activations)
@@ -114,8 +125,7 @@ def test_rows_must_go_on_where_the_state_stands(path: Path) -> None:
     feeder.step((0, 0, tokens_of(1)[:1]))  # a new sequence
 
 
-def drafted(tmp_path: Path, spec: int, batch: int) -> engine.LoadedModel:
-    path = write_model(tmp_path / "d.gguf", dataclasses.replace(SHAPE, draft_layers=1))
+def drafted(path: Path, spec: int, batch: int) -> engine.LoadedModel:
     plan = engine.ModePlan(
         batch=batch,
         prefill=64,
@@ -129,10 +139,12 @@ def drafted(tmp_path: Path, spec: int, batch: int) -> engine.LoadedModel:
     return engine.LoadedModel(str(path), plan)
 
 
+@pytest.mark.parametrize("architecture", RECURRENT)
 @pytest.mark.parametrize("spec", [1, 3, 7])
-def test_rows_taken_back_leave_no_trace(spec: int, tmp_path: Path) -> None:
+def test_rows_taken_back_leave_no_trace(architecture: str, spec: int, tmp_path: Path) -> None:
     """Rows behind refused drafts have the bits of a sequence that never had drafts."""
-    feeder = Feeder(drafted(tmp_path, spec, 2), 2)
+    shape = dataclasses.replace(SHAPES[architecture], draft_layers=1)
+    feeder = Feeder(drafted(write_model(tmp_path / "d.gguf", shape), spec, 2), 2)
     tokens = [tokens_of(11), tokens_of(12)]
     alone = [
         np.concatenate([feeder.step((0, i, t[i : i + 1]))[0] for i in range(LENGTH)])
@@ -158,6 +170,28 @@ def test_rows_taken_back_leave_no_trace(spec: int, tmp_path: Path) -> None:
             done[s] += accepted[s]
             refused += spec + 1 - accepted[s]
     assert refused > 0
+
+
+@pytest.mark.parametrize("architecture", RECURRENT)
+def test_every_way_to_feed_rows_gives_the_same_bits(architecture: str, tmp_path: Path) -> None:
+    """All rows in one step, in chunks, one by one, behind rows that were taken back, and with the
+    plan of drafts or without: the logits of the reference, and the same bits."""
+    shape = dataclasses.replace(SHAPES[architecture], draft_layers=1)
+    path = write_model(tmp_path / "m.gguf", shape)
+    tokens = tokens_of(21, 60)
+    plain, drafts = load(path), drafted(path, 5, 1)
+    whole = logits_of(plain, tokens, chunk=60)
+    assert np.abs(whole - RecurrentReference(path).logits(tokens)).max() <= 1e-3
+    for model in (plain, drafts):
+        for chunk in (1, 13, 32):
+            np.testing.assert_array_equal(logits_of(model, tokens, chunk=chunk), whole)
+    feeder, done = Feeder(drafts, 1), 0
+    for kept, wrong in ((20, 0), (1, 5), (3, 2), (6, 0), (1, 5), (1, 5), (2, 4), (17, 5), (9, 3)):
+        rows = np.concatenate([tokens[done : done + kept], tokens_of(wrong, wrong)])
+        (logits,) = feeder.step((0, done, rows))
+        np.testing.assert_array_equal(logits[:kept], whole[done : done + kept])
+        done += kept
+    assert done == len(tokens)
 
 
 @pytest.mark.parametrize(

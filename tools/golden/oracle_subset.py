@@ -4,7 +4,9 @@
 
 Input: arrays `<prompt>.tokens` int32 [T] and `<prompt>.logits_np_f64` f64 [T, vocab] of several
 prompts (tests/data/oracle/README.md says where they come from). Output: the same prompts as
-`<prompt>.tokens` and `<prompt>.logits`, rounded to f32 (an error below 2e-6 at these sizes).
+`<prompt>.tokens` and `<prompt>.logits`, rounded to f32 (an error below 2e-6 at these sizes); of
+models with a draft layer also its rows over the prompt, `<prompt>.draft_rows` [T, vocab], and a
+chain of drafts behind it, `<prompt>.draft_logits` [drafts, vocab], from token `draft_first` on.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 SUFFIX = ".logits_np_f64"
+DRAFTS = {"mtp_catchup": "draft_rows", "mtp_draft_logits": "draft_logits"}
 
 
 def main() -> int:
@@ -31,6 +34,12 @@ def main() -> int:
                 continue
             kept[f"{prompt}.tokens"] = source[f"{prompt}.tokens"]
             kept[f"{prompt}.logits"] = source[prompt + SUFFIX].astype(np.float32)
+            for name, kept_as in DRAFTS.items():
+                if f"{prompt}.{name}" in source:
+                    values = source[f"{prompt}.{name}"].astype(np.float32)
+                    kept[f"{prompt}.{kept_as}"] = values
+        if "t_last" in source:
+            kept["draft_first"] = source["t_last"]
     np.savez_compressed(args.out, allow_pickle=False, **kept)
     print(f"{args.out}: {', '.join(sorted(kept))}")
     return 0

@@ -4,10 +4,14 @@ Independent of the engine, as reference_model.py. Formulas: the published models
 token; all positions of one sequence at once otherwise.
 
     logits = RecurrentReference("tiny.gguf").logits([1, 2, 3])  # f64 [T, vocab]
+
+`draft` is the draft layer, where the file has one: row p takes token p and the hidden state of
+position p - 1, so a chain of drafts is the same call with the drafted rows behind the others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +27,8 @@ def sigmoid(x: Array) -> Array:
 
 
 class RecurrentReference(ReferenceModel):
-    """`qwen35`: value heads tiled over key heads, SwiGlu feed-forward parts."""
+    """`qwen3next`, whose value head j has key head j // (value heads / key heads); `qwen35` and
+    `qwen35moe`, where it has key head j % key heads."""
 
     def __init__(self, path: Path | str) -> None:
         super().__init__(path)
@@ -31,6 +36,12 @@ class RecurrentReference(ReferenceModel):
         self._value_heads = self._uint("ssm.time_step_rank")
         self._state = self._uint("ssm.state_size")
         self._interval = self._uint("full_attention_interval", 4)
+        self._grouped_heads = self._architecture == "qwen3next"
+        self._layers = self._uint("block_count") - self._uint("nextn_predict_layers", 0)
+
+    def use_grouped_heads(self, grouped: bool) -> None:
+        """Against the architecture, for tests of whether it matters."""
+        self._grouped_heads = grouped
 
     def _rotate(self, x: Array) -> Array:
         """x [T, heads, head_dim]: the first rope dims, halves paired."""
@@ -58,23 +69,44 @@ class RecurrentReference(ReferenceModel):
         mixed = np.einsum("hts,shd->thd", weights, v) * sigmoid(both[..., dim:])
         return self._matmul(mixed.reshape(rows, -1), f"{block}attn_output")
 
+    def _projections(self, h: Array, block: str) -> tuple[Array, Array]:
+        """What the convolution takes, [T, channels], and z, [T, value heads * state size]."""
+        if f"{block}ssm_in.weight" not in self._tensors:
+            return self._matmul(h, f"{block}attn_qkv"), self._matmul(h, f"{block}attn_gate")
+        rows, dim = len(h), self._state
+        values = self._value_heads // self._key_heads * dim
+        of_key = self._matmul(h, f"{block}ssm_in").reshape(rows, self._key_heads, -1)
+        parts = np.split(of_key, [dim, 2 * dim, 2 * dim + values], axis=2)
+        q, k, v, z = (part.reshape(rows, -1) for part in parts)
+        return np.concatenate([q, k, v], axis=1), z
+
+    def _alpha_beta(self, h: Array, block: str) -> tuple[Array, Array]:
+        """Projections of decays and steps, [T, value heads] each."""
+        if f"{block}ssm_ba.weight" not in self._tensors:
+            return self._matmul(h, f"{block}ssm_alpha"), self._matmul(h, f"{block}ssm_beta")
+        both = self._matmul(h, f"{block}ssm_ba").reshape(len(h), self._key_heads, 2, -1)
+        return both[:, :, 1].reshape(len(h), -1), both[:, :, 0].reshape(len(h), -1)
+
     def _delta_net(self, h: Array, block: str) -> Array:
         rows, dim, heads = len(h), self._state, self._value_heads
-        u = self._matmul(h, f"{block}attn_qkv")
-        z = self._matmul(h, f"{block}attn_gate").reshape(rows, heads, dim)
+        u, z = self._projections(h, block)
+        z = z.reshape(rows, heads, dim)
         taps = self._tensors[f"{block}ssm_conv1d.weight"]
         padded = np.concatenate([np.zeros((taps.shape[1] - 1, u.shape[1])), u])
         c = sum(padded[j : j + rows] * taps[:, j] for j in range(taps.shape[1]))
         c = np.asarray(c * sigmoid(np.asarray(c)))
         keys = self._key_heads * dim
-        of_key = np.arange(heads) % self._key_heads
+        ratio = heads // self._key_heads
+        places = np.arange(heads)
+        of_key = places // ratio if self._grouped_heads else places % self._key_heads
         units = c[:, : 2 * keys].reshape(rows, 2, self._key_heads, dim)
         units = units / np.sqrt((units**2).sum(-1, keepdims=True) + L2_EPS)
         q, k = units[:, 0][:, of_key] / np.sqrt(dim), units[:, 1][:, of_key]
         v = c[:, 2 * keys :].reshape(rows, heads, dim)
-        alpha = self._matmul(h, f"{block}ssm_alpha") + self._tensors[f"{block}ssm_dt.bias"]
+        alpha, beta = self._alpha_beta(h, block)
+        alpha = alpha + self._tensors[f"{block}ssm_dt.bias"]
         decay = np.exp(self._tensors[f"{block}ssm_a"] * np.logaddexp(0, alpha))
-        step = sigmoid(self._matmul(h, f"{block}ssm_beta"))
+        step = sigmoid(beta)
         state = np.zeros((heads, dim, dim))
         out = np.empty((rows, heads, dim))
         for t in range(rows):
@@ -85,17 +117,39 @@ class RecurrentReference(ReferenceModel):
         y = self._norm(out, f"{block}ssm_norm") * z * sigmoid(z)
         return self._matmul(y.reshape(rows, -1), f"{block}ssm_out")
 
-    def logits(self, tokens: object) -> Array:
-        """All-position logits [T, vocab] of one sequence from position 0."""
+    def _layer(self, x: Array, layer: int) -> Array:
+        block = f"blk.{layer}."
+        is_draft = layer >= self._layers
+        has_attention = is_draft or (layer + 1) % self._interval == 0
+        mixer = self._gated_attention if has_attention else self._delta_net
+        x = x + mixer(self._norm(x, f"{block}attn_norm"), block)
+        return x + self._feed_forward(self._norm(x, f"{block}post_attention_norm"), block)
+
+    def _head(self, hidden: Array) -> Array:
+        return self._matmul(hidden, "output" if "output.weight" in self._tensors else "token_embd")
+
+    def hidden(self, tokens: Sequence[int]) -> Array:
+        """What the output head reads at all positions of one sequence, [T, width]."""
         x = self._tensors["token_embd.weight"][np.asarray(tokens)]
-        layers = self._uint("block_count") - self._uint("nextn_predict_layers", 0)
-        for layer in range(layers):
-            block = f"blk.{layer}."
-            has_attention = (layer + 1) % self._interval == 0
-            mixer = self._gated_attention if has_attention else self._delta_net
-            x = x + mixer(self._norm(x, f"{block}attn_norm"), block)
-            h = self._norm(x, f"{block}post_attention_norm")
-            gate, up = self._matmul(h, f"{block}ffn_gate"), self._matmul(h, f"{block}ffn_up")
-            x = x + self._matmul(gate * sigmoid(gate) * up, f"{block}ffn_down")
-        x = self._norm(x, "output_norm")
-        return self._matmul(x, "output" if "output.weight" in self._tensors else "token_embd")
+        for layer in range(self._layers):
+            x = self._layer(x, layer)
+        return self._norm(x, "output_norm")
+
+    def logits(self, tokens: Sequence[int]) -> Array:
+        """All-position logits [T, vocab] of one sequence from position 0."""
+        return self._head(self.hidden(tokens))
+
+    def draft(self, tokens: Sequence[int], hidden: Array) -> tuple[Array, Array]:
+        """Logits [T, vocab] and hidden states [T, width] of the draft layer from position 0;
+        `hidden` [T, width] are those of the positions before, zeros first."""
+        block = f"blk.{self._layers}."
+        token = self._tensors["token_embd.weight"][np.asarray(tokens)]
+        parts = [
+            self._norm(token, f"{block}nextn.enorm"),
+            self._norm(hidden, f"{block}nextn.hnorm"),
+        ]
+        x = self._matmul(np.concatenate(parts, axis=1), f"{block}nextn.eh_proj")
+        own = f"{block}nextn.shared_head_norm"
+        is_own = f"{own}.weight" in self._tensors
+        out = self._norm(self._layer(x, self._layers), own if is_own else "output_norm")
+        return self._head(out), out
