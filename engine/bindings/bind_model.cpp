@@ -99,6 +99,7 @@ class LoadedModel {
                             const Array<uint32_t>& gather) {
         check_tokens(tokens);
         check_step(tokens, positions, sequences, page_tables, gather);
+        check_states(positions, sequences);
         const strata::RowView view = view_of(tokens, positions, sequences, page_tables, gather);
         const uint32_t vocab = runtime_.vocab();
         py::array_t<float> out({gather.size(), static_cast<py::ssize_t>(vocab)});
@@ -224,17 +225,9 @@ class LoadedModel {
         }
         for (py::ssize_t i = 0; i < rows; ++i) {
             const uint32_t page_index = positions.data()[i] / strata::kPageTokens;
-            const bool is_first = i == 0 || sequences.data()[i] != sequences.data()[i - 1];
             if (sequences.data()[i] >= page_tables.shape(0) || page_index >= page_tables.shape(1) ||
                 page_tables.at(sequences.data()[i], page_index) >= plan_.pages()) {
                 fail("step", "row " + std::to_string(i) + " lies outside the page tables");
-            }
-            if (runtime_.states().is_recurrent &&
-                (sequences.data()[i] >= plan_.batch ||
-                 (is_first ? !runtime_.can_continue(sequences.data()[i], positions.data()[i])
-                           : positions.data()[i] != positions.data()[i - 1] + 1))) {
-                fail("step",
-                     "row " + std::to_string(i) + " does not go on where its sequence stands");
             }
         }
         for (py::ssize_t i = 0; i < gather.size(); ++i) {
@@ -242,6 +235,22 @@ class LoadedModel {
                 fail("step",
                      "gathered row " + std::to_string(gather.data()[i]) + " of " +
                          std::to_string(rows) + " rows");
+            }
+        }
+    }
+
+    // Rows of a model with recurrent layers go on where the states stand; those of a drafter, which
+    // has none, may lie anywhere.
+    void check_states(const Array<uint32_t>& positions, const Array<uint32_t>& sequences) const {
+        if (!runtime_.states().is_recurrent) return;
+        for (py::ssize_t i = 0; i < positions.size(); ++i) {
+            const uint32_t sequence = sequences.data()[i];
+            const uint32_t position = positions.data()[i];
+            const bool is_first = i == 0 || sequence != sequences.data()[i - 1];
+            if (sequence >= plan_.batch || (is_first ? !runtime_.can_continue(sequence, position)
+                                                     : position != positions.data()[i - 1] + 1)) {
+                fail("step",
+                     "row " + std::to_string(i) + " does not go on where its sequence stands");
             }
         }
     }

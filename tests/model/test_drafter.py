@@ -12,9 +12,12 @@ import pytest
 import strata_engine_testing as engine
 
 from tests.model.loading import load, logits_of
-from tools.synth_model import MetaValue, Shape, write_drafter, write_model
+from tools.synth_model import Shape, write_drafter, write_model
+from tools.synth_shapes import RECURRENT, MetaValue
 
-SHAPE = Shape(width=64, heads=4, kv_heads=2, head_dim=16, ff=128, draft_layers=1)
+SHAPE = Shape(
+    width=64, heads=4, kv_heads=2, head_dim=16, ff=128, draft_layers=1, attention_interval=2
+)
 SMOLLM2 = Shape(
     layers=30, width=576, heads=9, kv_heads=3, head_dim=64, ff=1536, vocab=49152, context=8192
 )
@@ -47,7 +50,7 @@ def names_of(missing: list[tuple[str, str]], who: str) -> set[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", *RECURRENT])
 def test_both_steps_resolve(architecture: str, tmp_path: Path) -> None:
     shape = dataclasses.replace(SHAPE, architecture=architecture)
     path = write_model(tmp_path / "m.gguf", shape, kind="q8_0")
@@ -65,7 +68,8 @@ def test_both_steps_resolve(architecture: str, tmp_path: Path) -> None:
     assert "rows=4 " in drafts["token_embd.weight"]["request"]  # the head, on drafting rows
     kinds = [op["op"] for op in result["draft_ops"]]
     assert kinds.count("concat") == kinds.count("attention") == 1
-    assert ("blk.2.attn_q_norm.weight" in drafts) == (architecture == "qwen3")
+    assert ("blk.2.attn_q_norm.weight" in drafts) == (architecture != "llama")
+    assert not kinds.count("delta_rule")  # draft layers have attention
     assert not any(op["tensor"].startswith("blk.2.") for op in result["ops"])
 
 
@@ -172,7 +176,7 @@ def test_the_trained_head_of_smollm2_is_planned(smollm2_path: Path, tmp_path: Pa
     assert result["memory"]["drafter.weights.mapped"] == 0
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", *RECURRENT])
 def test_the_model_is_the_same_with_a_draft_layer(architecture: str, tmp_path: Path) -> None:
     shape = dataclasses.replace(SHAPE, architecture=architecture)
     with_layer = write_model(tmp_path / "a.gguf", shape, kind="q8_0")

@@ -3,6 +3,7 @@ begins with a kept state gets what it gets without a prefix cache."""
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import time
 from pathlib import Path
@@ -13,15 +14,23 @@ from strata_protocol import messages as m
 from tests.model.sparse_model import write_sparse_model
 from tests.system.engine_driver import Engine, submit
 from tools.synth_model import Shape, write_model
+from tools.synth_shapes import RECURRENT
 
 SHAPE = Shape(architecture="qwen35", layers=4, head_dim=32, rope_dims=16, context=2048)
+EXPERTS = {"experts": 6, "shared_ff": 64}
 TURN = 40  # tokens of an answer
 
 
+@pytest.fixture(scope="module", params=RECURRENT)
+def architecture(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(architecture: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    return write_model(folder / "m.gguf", SHAPE, kind="q8_0")
+    shape = dataclasses.replace(SHAPE, architecture=architecture, **EXPERTS)
+    return write_model(folder / "m.gguf", shape, kind="q8_0")
 
 
 def words(length: int, seed: int) -> list[int]:
@@ -63,10 +72,10 @@ def test_prefixes_with_kept_states_give_the_same_text(engine_path: Path, model: 
     assert again == 224
 
 
-def test_drafts_beside_others_change_nothing(engine_path: Path, tmp_path: Path) -> None:
-    shape = Shape(
-        architecture="qwen35", layers=4, head_dim=32, rope_dims=16, context=1024, draft_layers=1
-    )
+def test_drafts_beside_others_change_nothing(
+    engine_path: Path, architecture: str, tmp_path: Path
+) -> None:
+    shape = dataclasses.replace(SHAPE, architecture=architecture, draft_layers=1, **EXPERTS)
     path = write_model(tmp_path / "d.gguf", shape, predictable=True)
     texts, drafted = {}, {0: 0, 3: 0}
     for spec, mtp in ((3, "model"), (0, "off")):
