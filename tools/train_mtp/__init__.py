@@ -1,0 +1,1 @@
+"""Training of a draft layer (NextN/MTP) for a small base model by self-distillation."""
