@@ -55,6 +55,7 @@ TYPES: dict[str, dict[str, str]] = {
 }
 
 _WIDE = {"width": 256, "ff": 256, "heads": 4, "kv_heads": 2, "head_dim": 64}
+_RECURRENT = _WIDE | {"attention_interval": 2, "state_size": 32, "value_heads": 8}
 SHAPES: dict[str, Shape] = {
     "llama": Shape(**_WIDE),
     "llama untied": Shape(tied=False, biases=True, **_WIDE),
@@ -73,8 +74,10 @@ SHAPES: dict[str, Shape] = {
         **_WIDE,
     ),
     "qwen3 fused": Shape(architecture="qwen3", fused_qkv=True, rope_factors=False, **_WIDE),
-    "qwen35": Shape(
-        architecture="qwen35", attention_interval=2, state_size=32, value_heads=8, **_WIDE
+    "qwen35": Shape(architecture="qwen35", **_RECURRENT),
+    "qwen3next": Shape(architecture="qwen3next", expert_ff=256, shared_ff=256, **_RECURRENT),
+    "qwen35moe with drafts": Shape(
+        architecture="qwen35moe", expert_ff=256, shared_ff=256, draft_layers=1, **_RECURRENT
     ),
 }
 
@@ -102,6 +105,8 @@ FACTORS: dict[str, Sequence[object]] = {
 }
 
 
+PAGE_TOKENS = 32
+MEMORY_PAGE = 4096
 READY_LEAST = 2  # ready configurations of each combination that are run, where there are so many
 
 Served = tuple[str, str, str]  # an operation, "weight" or "kv", and a type that it serves
@@ -218,8 +223,10 @@ class Checker:
         outcome.accepted = not asked.missing
         outcome.refused = not ready
         outcome.fallback = bool(asked.missing and ready)
+        outcome.failures += memory_failures(caps, combination)
         if asked.missing:
-            self._check_reasons(combination, [caps.reasons[i] for i in asked.missing], outcome)
+            reasons = [caps.reasons[i] for i in asked.missing]
+            self._check_reasons(combination, caps, reasons, outcome)
         if outcome.fallback:
             self._insist(combination, asked, outcome)
         if not all_ready and len(ready) > READY_LEAST:
@@ -247,7 +254,8 @@ class Checker:
         with self._start(combination) as engine:
             caps = self._offer(engine, combination)
             if all(configuration.missing for configuration in caps.configurations):
-                self._check_reasons(combination, engine.expect(m.Refuse).reasons, outcome)
+                reasons = engine.expect(m.Refuse).reasons
+                self._check_reasons(combination, caps, reasons, outcome)
                 if engine.exit_code() != ExitCode.CONFIG_REFUSED:
                     outcome.failures.append(f"exit {engine.process.returncode} behind REFUSE")
         return caps
@@ -295,18 +303,28 @@ class Checker:
                 outcome.failures.append(f"exit {engine.process.returncode} behind REFUSE")
 
     def _check_reasons(
-        self, combination: Combination, reasons: Sequence[m.Reason], outcome: Outcome
+        self,
+        combination: Combination,
+        caps: m.Caps,
+        reasons: Sequence[m.Reason],
+        outcome: Outcome,
     ) -> None:
         if not reasons:
             outcome.failures.append("refused without a reason")
         outcome.failures += [
             f"not true: {reason.code}: {reason.text}"
             for reason in reasons
-            if not self._is_true(combination, reason)
+            if not self._is_true(combination, caps, reasons, reason)
         ]
 
-    def _is_true(self, combination: Combination, reason: m.Reason) -> bool:
-        """Whether the combination has what the reason says."""
+    def _is_true(
+        self,
+        combination: Combination,
+        caps: m.Caps,
+        reasons: Sequence[m.Reason],
+        reason: m.Reason,
+    ) -> bool:
+        """Whether the combination has what one of `reasons` says."""
         match reason.code.split("."):
             case ["kernel", "missing"]:
                 if any(mask in reason.text for mask in combination.hidden):
@@ -314,11 +332,57 @@ class Checker:
                 op = reason.text.partition("no kernel for ")[2].split()[0]
                 types = re.findall(r"(weight|kv)=(\w+)", reason.text)
                 return any((op, field, name) not in self._served for field, name in types)
-            case ["mem", *_]:
-                return combination["device_memory"] != 0
+            case ["mem", "insufficient"]:
+                # Of a configuration in CAPS, which memory_failures() holds against its parts.
+                return any(reason in reasons_of(caps, c) for c in caps.configurations)
+            case ["caps", "shortened"]:
+                return reason == reasons[-1] and left_out(caps, reasons) == int(
+                    re.findall(r"and (\d+) more", reason.text)[0]
+                )
             case ["drafter", "none"] | ["mode", "no_drafts"]:
                 return combination["drafts"] != "off" and "drafts" not in str(combination["shape"])
             case ["kv", "block"]:
                 return combination["kv"] in {"int8", "q4_0"} and combination["shape"] == "llama odd"
             case _:
                 return False
+
+
+def reasons_of(caps: m.Caps, configuration: m.Configuration) -> list[m.Reason]:
+    return [caps.reasons[i] for i in configuration.missing]
+
+
+def memory_failures(caps: m.Caps, combination: Combination) -> list[str]:
+    """Of each configuration whose memory says otherwise than its reasons: the sum of its parts
+    against what may be used, which is what is there or allowed less a twentieth. Keys and values
+    are budgeted by the token; the rounding of their buffers, two a layer, comes from the margin."""
+    allowed, there = int(str(combination["device_memory"])), caps.device.memory_available_bytes
+    available = min(there, allowed) if allowed else there
+    usable = available - available // 20
+    failures = []
+    for configuration in caps.configurations:
+        plan = configuration.plan
+        parts = {part.name: part.bytes for part in configuration.memory}
+        needed = sum(parts.values())
+        codes = {reason.code for reason in reasons_of(caps, configuration)}
+        unrounded = needed - 2 * MEMORY_PAGE * (caps.model.layers + 1)
+        is_refused = "mem.insufficient" in codes
+        if (is_refused and needed <= usable) or (not is_refused and unrounded > usable):
+            failures.append(f"not true: {needed} bytes of {usable}, yet {codes}: {plan}")
+        page = PAGE_TOKENS * (parts["kv"] + parts.get("drafter.kv", 0)) // plan.kv_tokens
+        for shortfall in configuration.shortfalls:
+            reason = caps.reasons[shortfall.reason]
+            if reason.code == "mem.kv_budget" and needed + page <= usable:
+                failures.append(f"not true: a page of {page} bytes would fit: {reason.text}")
+    return failures
+
+
+def left_out(caps: m.Caps, reasons: Sequence[m.Reason]) -> int:
+    """Kinds of reasons of the configurations of CAPS that are not among `reasons`."""
+    said = {kind_of(reason) for reason in reasons}
+    every = itertools.chain.from_iterable(reasons_of(caps, c) for c in caps.configurations)
+    return len({kind_of(reason) for reason in every} - said)
+
+
+def kind_of(reason: m.Reason) -> str:
+    """What reasons share that differ in numbers only."""
+    return reason.code + re.sub(r"\d", "", reason.text.replace(" sequences=", "", 1))

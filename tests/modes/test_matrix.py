@@ -9,15 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from strata_protocol import messages as m
 
 from tests.modes.matrix import (
     READY_LEAST,
     Checker,
+    Combination,
     Models,
     Outcome,
     Served,
     all_pairs,
     combinations,
+    left_out,
+    memory_failures,
     pairs,
 )
 
@@ -53,6 +57,43 @@ def isas(engine_path: Path) -> list[str]:
 def test_every_pair_of_levels_is_met(isas: list[str]) -> None:
     met = {pair for c in combinations(isas, COUNT) for pair in pairs(c.levels)}
     assert met == set(all_pairs(isas))
+
+
+def caps_of(needed: int, *codes: str) -> m.Caps:
+    """Of one configuration that needs so many bytes, with these reasons in its way."""
+    plan = m.ModePlan(1, 64, "f32", 1, "f32", threads=1, kv_tokens=64)
+    memory = [m.MemoryPart("weights.packed", needed - 64), m.MemoryPart("kv", 64)]
+    reasons = [m.Reason(code=code, text=f"{code} of 4 rows") for code in codes]
+    asked = m.Configuration(plan=plan, missing=list(range(len(reasons))), memory=memory)
+    device = m.DeviceFacts(memory_available_bytes=1 << 40)
+    host, model = m.HostFacts(), m.ModelFacts(layers=1)
+    return m.Caps(host, model, configurations=[asked], reasons=reasons, device=device)
+
+
+@pytest.mark.parametrize(
+    ("needed", "codes", "is_true"),
+    [
+        (950_000, (), True),  # of a million, less a twentieth
+        (950_001, ("mem.insufficient",), True),
+        (950_000, ("mem.insufficient",), False),
+        (950_000, ("kernel.missing",), True),
+        (970_000, (), False),
+        (970_000, ("kernel.missing",), False),
+    ],
+)
+def test_reasons_of_memory_are_held_against_its_parts(
+    needed: int, codes: tuple[str, ...], is_true: bool
+) -> None:
+    combination = Combination((("device_memory", 1_000_000),))
+    assert (memory_failures(caps_of(needed, *codes), combination) == []) is is_true
+
+
+def test_reasons_that_a_report_leaves_out_are_counted_by_kind() -> None:
+    caps = caps_of(100, "kernel.missing", "kernel.none", "kv.block")
+    caps.reasons.append(m.Reason(code="kv.block", text="kv.block of 17 rows"))
+    caps.configurations[0].missing.append(3)
+    assert left_out(caps, caps.reasons[:1]) == 2
+    assert left_out(caps, caps.reasons) == 0
 
 
 @pytest.mark.timeout(300)  # a minute on two cores of its own

@@ -75,7 +75,9 @@ def test_prefixes_with_kept_states_give_the_same_text(engine_path: Path, model: 
 def test_drafts_beside_others_change_nothing(
     engine_path: Path, architecture: str, tmp_path: Path
 ) -> None:
-    shape = dataclasses.replace(SHAPE, architecture=architecture, draft_layers=1, **EXPERTS)
+    shape = dataclasses.replace(
+        SHAPE, architecture=architecture, draft_layers=1, tied=False, **EXPERTS
+    )
     path = write_model(tmp_path / "d.gguf", shape, predictable=True)
     texts, drafted = {}, {0: 0, 3: 0}
     for spec, mtp in ((3, "model"), (0, "off")):
