@@ -88,10 +88,43 @@ std::string without_numbers(const Reason& reason) {
     return key;
 }
 
+constexpr std::string_view kShort = "mem.insufficient";
+
+uint64_t memory_bytes(const Configuration& configuration) {
+    uint64_t bytes = 0;
+    for (const MemoryPart& part : configuration.memory) bytes += part.bytes;
+    return bytes;
+}
+
+// What memory lacks for `configuration`.
+void append_shortage(const Configuration& configuration, std::vector<Reason>& out) {
+    for (const Reason& reason : configuration.missing) {
+        const bool is_new = std::none_of(out.begin(), out.end(), [&](const Reason& said) {
+            return said.code == reason.code && said.text == reason.text;
+        });
+        if (reason.code == kShort && is_new) out.push_back(reason);
+    }
+}
+
 }  // namespace
 
 std::vector<Reason> Negotiation::refusal() const {
-    std::vector<Reason> reasons = configurations[plainest].missing;
+    std::vector<Reason> reasons;
+    bool is_short = false;
+    for (const Reason& reason : configurations[plainest].missing) {
+        is_short = is_short || reason.code == kShort;
+        if (reason.code != kShort) reasons.push_back(reason);
+    }
+    if (is_short) {
+        // The plainest is not the smallest: its caches are f32.
+        append_shortage(configurations.front(), reasons);
+        append_shortage(*std::min_element(configurations.begin(),
+                                          configurations.end(),
+                                          [](const Configuration& a, const Configuration& b) {
+                                              return memory_bytes(a) < memory_bytes(b);
+                                          }),
+                        reasons);
+    }
     std::set<std::string> said;
     for (const Reason& reason : reasons) said.insert(without_numbers(reason));
     size_t left_out = 0;
@@ -125,17 +158,26 @@ Negotiation negotiate(const NegotiationInputs& inputs, const std::vector<std::st
         candidate.max_context = plainest.max_context;
         return evaluator.planned(candidate) == evaluator.planned(plainest);
     };
+    const auto is_plain_but_types = [&](Candidate candidate) {
+        candidate.kv = plainest.kv;
+        candidate.activations = plainest.activations;
+        return is_plain(candidate);
+    };
     Enumeration enumeration(evaluator, quarantine);
     for (const RankedCandidate& ranked : list_candidates(wanted)) {
         const bool can_run = enumeration.add_with_fallbacks(ranked);
-        // Where nothing helps, the smallest is planned too: what stops it, stops everything.
-        if (is_plain(ranked.candidate) && !can_run) {
+        // Where nothing helps, the plainest is planned too, as what stops it stops everything, and
+        // where memory is short what may be smaller by its types.
+        const bool is_short = !evaluator.evaluate(ranked.candidate).fits_memory;
+        const bool is_smallest = is_short && is_plain_but_types(ranked.candidate);
+        if (!can_run && (is_plain(ranked.candidate) || is_smallest)) {
             enumeration.add(
                 with_prefill(ranked, plainest.prefill, halvings(wanted.prefill).size()));
         }
     }
 
     Negotiation out;
+    out.kv_types = evaluator.kv_types(plainest);
     const std::vector<RankedCandidate> candidates = enumeration.take_sorted();
     for (size_t i = 0; i < candidates.size(); ++i) {
         const Candidate& candidate = candidates[i].candidate;

@@ -18,12 +18,14 @@ inline constexpr size_t kRefusalReasonsMax = 64;
 struct Negotiation {
     // What was asked comes first, then those that give up fewer axes.
     std::vector<Configuration> configurations;
-    size_t plainest = 0;         // the configuration that asks least
-    std::optional<size_t> best;  // the first that can run
+    size_t plainest = 0;                // the configuration that asks least
+    std::optional<size_t> best;         // the first that can run
+    std::vector<std::string> kv_types;  // that the backend's kernels serve for the model
 
-    // All that is in the way of the plainest configuration, then what else is in the way of the
-    // others, up to kRefusalReasonsMax: a reason of theirs that differs in numbers only (rows,
-    // sequences, bytes) says nothing new. For when nothing can run.
+    // All that is in the way of the plainest configuration, where that is memory the need of what
+    // was asked and of the smallest configuration; then what else is in the way of the others, up
+    // to kRefusalReasonsMax: a reason of theirs that differs in numbers only (rows, sequences,
+    // bytes) says nothing new. For when nothing can run.
     std::vector<Reason> refusal() const;
 };
 

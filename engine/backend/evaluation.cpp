@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/backend/kv_types.h"
 #include "engine/backend/memory_lock.h"
 #include "engine/backend/mode_words.h"
 #include "engine/backend/resolve.h"
@@ -129,7 +130,10 @@ Evaluator::StepFacts Evaluator::plan_step(const ModePlan& plan) const {
     const Drafter* drafter = planned.spec > 0 ? &*drafter_ : nullptr;
     const ResolvedPlan resolved = resolve_mode(in_.model, drafter, planned, in_.registry);
     StepFacts facts;
-    facts.missing = resolved.missing();
+    const std::optional<Reason> kv =
+        kv_type_reason(resolved, in_.registry, planned.kv, in_.device.backend);
+    if (kv) facts.missing.push_back(*kv);
+    for (Reason& reason : resolved.missing()) facts.missing.push_back(std::move(reason));
     facts.lacking = lacking_ops(resolved);
     facts.has_int8 = uses_int8(resolved.step);
     const WeightPlan weights =
@@ -138,6 +142,17 @@ Evaluator::StepFacts Evaluator::plan_step(const ModePlan& plan) const {
             : weights_as_in_file(in_.model.files(drafter ? &drafter->file() : nullptr), resolved);
     facts.memory = plan_memory(in_.model, drafter, planned, resolved, weights);
     return facts;
+}
+
+std::vector<std::string> Evaluator::kv_types(const Candidate& candidate) const {
+    ModePlan plan = first_plan(candidate);
+    plan.spec = 0;
+    std::vector<std::string> names;
+    for (const DType type :
+         served_kv_types(resolve_mode(in_.model, nullptr, plan, in_.registry), in_.registry)) {
+        names.push_back(kv_name(type));
+    }
+    return names;
 }
 
 ModePlan Evaluator::first_plan(const Candidate& candidate) const {
@@ -200,6 +215,7 @@ bool Evaluator::fit_memory(const StepFacts& step,
     inputs.kv_tokens = in_.want.kv_tokens;
     inputs.token_bytes = memory.pool_token_bytes();
     inputs.others = memory.parts_without_kv();
+    inputs.kv = kv_name(candidate.kv);
     const uint64_t allowed = in_.want.device_memory;
     const uint64_t available = in_.device.memory_available_bytes;
     const bool is_capped = allowed > 0 && (available == 0 || allowed < available);

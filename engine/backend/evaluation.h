@@ -62,6 +62,9 @@ class Evaluator {
     // Whether `candidate` is known to lack kernels with `prefill` rows as well, without planning
     // it: a kernel that it lacks is not there for the fewer rows either. False says nothing.
     bool lacks_kernels_with(const Candidate& candidate, uint32_t prefill);
+    // Types of KV cache that the kernels serve for this model without drafts, in a candidate's
+    // step.
+    std::vector<std::string> kv_types(const Candidate& candidate) const;
     const ModelTraits& traits() const { return traits_; }
     // A backend without any kernel: nothing can run, and plans differ by their memory alone.
     bool has_no_kernels() const { return in_.registry.entries().empty(); }

@@ -43,16 +43,25 @@ std::string shortage_text(const KvBudgetInputs& in, uint64_t tokens, uint64_t ch
            std::to_string(chosen) + " tokens";
 }
 
-// Need by part against what is there: nothing was chosen.
-std::string refusal_text(const KvBudgetInputs& in, uint64_t least) {
+// Need by part against what is there, of the asked pool and of the least: nothing was chosen.
+std::string refusal_text(const KvBudgetInputs& in, uint64_t asked, uint64_t least) {
     std::string parts;
     for (const MemoryPart& part : in.others) {
         if (part.bytes > 0) parts += part.name + " " + mib(part.bytes) + ", ";
     }
-    return "need " + mib(other_bytes(in) + least * in.token_bytes) + " (" + parts + "kv " +
-           mib(least * in.token_bytes) + "), have " + mib(in.available_bytes) + " " +
-           in.available_text + " less a twentieth as margin; " + kv_need_text(in, least) +
-           ", and no less can serve a batch of " + std::to_string(in.batch);
+    const auto need = [&](uint64_t tokens) {
+        return mib(other_bytes(in) + tokens * in.token_bytes);
+    };
+    const auto kv = [&](uint64_t tokens) {
+        return mib(tokens * in.token_bytes) + " for " + std::to_string(tokens) + " tokens";
+    };
+    std::string text = "need " + need(asked) + " (" + parts + "kv " + in.kv + " " + kv(asked) +
+                       ", " + std::to_string(in.token_bytes) + " bytes each)";
+    if (least < asked) {
+        text += ", or " + need(least) + " with the least kv, " + kv(least);
+    }
+    return text + "; have " + mib(in.available_bytes) + " " + in.available_text +
+           " less a twentieth as margin; no less can serve a batch of " + std::to_string(in.batch);
 }
 
 }  // namespace
@@ -75,7 +84,9 @@ KvBudget plan_kv_budget(const KvBudgetInputs& in) {
     if (affordable < least) {
         budget.kv_tokens = least;
         budget.max_context = static_cast<uint32_t>(std::min<uint64_t>(in.max_context, least));
-        budget.refused.push_back({"mem.insufficient", refusal_text(in, least)});
+        // The smallest pool in which nothing that was asked for is shortened.
+        const uint64_t asked = std::max(in.kv_tokens > 0 ? wanted : context, least);
+        budget.refused.push_back({"mem.insufficient", refusal_text(in, asked, least)});
         return budget;
     }
     budget.kv_tokens = std::max(std::min(wanted, affordable), uint64_t{in.batch} * kPageTokens);

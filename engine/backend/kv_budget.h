@@ -19,6 +19,7 @@ struct KvBudgetInputs {
     std::vector<MemoryPart> others;  // everything else that the plan allocates
     uint64_t available_bytes = 0;    // 0 = unknown: nothing is limited
     std::string available_text;      // what limits it: "available memory"
+    std::string kv;                  // the type, for texts
 };
 
 struct KvBudget {

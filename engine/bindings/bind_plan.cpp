@@ -117,6 +117,7 @@ py::dict negotiation_dict(const strata::Negotiation& negotiation) {
     }
     out["configurations"] = configurations;
     out["plainest"] = negotiation.plainest;
+    out["kv_types"] = negotiation.kv_types;
     out["plan"] = py::none();
     out["memory"] = py::dict();
     out["refused"] = py::list();

@@ -195,6 +195,7 @@ CapsAnswer make_caps(const Backend& backend,
     }
     Negotiation negotiation =
         negotiate({model, registry, want, backend.host(), device}, quarantine);
+    caps.kv_types = negotiation.kv_types;
     if (!negotiation.best) {
         answer.refusal = bounded(negotiation.refusal(), kRefusalBytes);
     }

@@ -1262,7 +1262,7 @@ static void take_fields(Reader& r, Offer& m, size_t count) {
 }
 
 static void put(Writer& w, const Caps& m) {
-    w.map(8);
+    w.map(9);
     w.str("type");
     w.str("CAPS");
     w.str("host");
@@ -1279,6 +1279,8 @@ static void put(Writer& w, const Caps& m) {
     put(w, m.serving);
     w.str("notes");
     put(w, m.notes);
+    w.str("kv_types");
+    put(w, m.kv_types);
 }
 
 static void take_fields(Reader& r, Caps& m, size_t count) {
@@ -1309,6 +1311,9 @@ static void take_fields(Reader& r, Caps& m, size_t count) {
         } else if (key == "notes") {
             r.at("CAPS.notes");
             take(r, m.notes);
+        } else if (key == "kv_types") {
+            r.at("CAPS.kv_types");
+            take(r, m.kv_types);
         } else {
             r.skip();
         }

@@ -253,6 +253,8 @@ struct Caps {
     DeviceFacts device;
     std::vector<ServingMode> serving;  // that configurations refer to by index
     std::vector<Reason> notes;  // what of the offer had no effect: a mask that hides no kernel
+    std::vector<std::string>
+        kv_types;  // of the KV cache, that the backend's kernels serve for the model
 };
 
 struct Plan {

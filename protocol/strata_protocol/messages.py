@@ -273,6 +273,7 @@ class Caps(ToSupervisor, tag="CAPS"):
     device: DeviceFacts = DeviceFacts()
     serving: list[ServingMode] = []  # that configurations refer to by index
     notes: list[Reason] = []  # what of the offer had no effect: a mask that hides no kernel
+    kv_types: list[str] = []  # of the KV cache, that the backend's kernels serve for the model
 
 
 class Plan(ToEngine, tag="PLAN"):

@@ -34,6 +34,12 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         "Use another backend; `plan` still tells what the device's memory would hold.",
     ),
     ReasonCode(
+        "kernel.kv_type",
+        "The backend has no kernels for this type of KV cache; the text names those that it runs,"
+        " and the missing kernels follow.",
+        "Set kv to a type that runs, or leave it at auto.",
+    ),
+    ReasonCode(
         "kernel.refused",
         "A kernel of this operation exists and does not take this request; the text says why.",
         "As for kernel.missing, of which it is a part.",

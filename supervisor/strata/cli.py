@@ -27,6 +27,7 @@ from strata.errors import (
     RefusedError,
     StrataError,
 )
+from strata.served_values import MODES, served_texts
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -54,6 +55,15 @@ class _Parser(argparse.ArgumentParser):
                 problem = "takes no value"
             message = f"{flag} {problem}"
         raise ConfigError(f"{message} (see {self.prog} --help)")
+
+    def format_help(self) -> str:
+        """With what the engine's kernels serve now: asked here, not when flags are read."""
+        served = {a.dest: a for a in self._actions if a.dest.removeprefix("setting_") in MODES}
+        if served:
+            for mode, text in served_texts(config_source.load({}, None).config).items():
+                action = served["setting_" + mode]
+                action.help = f"{action.help}; {text}"
+        return super().format_help()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -401,6 +411,7 @@ def _unknown(word: str, parser: _Parser) -> str:
 
 def _show_config(settings: Settings, *, explain: bool) -> int:
     group = ""
+    served = served_texts(settings.config) if explain else {}
     for key, field in fields().items():
         if field.group != group:
             group = field.group
@@ -410,5 +421,7 @@ def _show_config(settings: Settings, *, explain: bool) -> int:
         if explain:
             default = "none" if field.default in ("", ()) else field.shown(field.default)
             print(f"    {field.help}")
+            if key in served:
+                print(f"    {served[key]}")
             print(f"    flag --{field.flag}; allowed: {field.allowed}; default: {default}")
     return 0

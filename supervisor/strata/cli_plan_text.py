@@ -11,12 +11,14 @@ from pathlib import Path
 from rich.console import Console
 from strata_protocol.messages import DeviceFacts
 
+from strata.config_source import fields
 from strata.engines.modes import MissingKernel, bytes_text, sentence, shortened
 from strata.engines.modes.checklist import MISSING
 from strata.observe.terminal import print_modes
 from strata.plan_report import PlanReport
 
 TENSORS_SHOWN = 4
+KV_TYPES = [name for name in fields()["kv"].choices if name != "auto"]
 
 
 def print_plan(report: PlanReport, path: Path, run_dir: Path) -> None:
@@ -32,6 +34,10 @@ def print_plan(report: PlanReport, path: Path, run_dir: Path) -> None:
     for note in report.notes:
         line(f"note   {sentence(note)}")
     _print_modes(console, report)
+    if report.kv_types:
+        others = [name for name in KV_TYPES if name not in report.kv_types]
+        absent = f"; without: {', '.join(others)}" if others else ""
+        line(f"kv types with kernels for this model: {', '.join(report.kv_types)}{absent}")
     if report.quarantine:
         line()
         line(f"not offered, because engines of the run directory {run_dir} ended in it:")
@@ -46,7 +52,7 @@ def print_plan(report: PlanReport, path: Path, run_dir: Path) -> None:
     _print_largest(console, report)
     if report.missing:
         line()
-        line("missing kernels:")
+        line(_checklist_title(report))
         for kernel in report.missing:
             for text in checklist_lines(kernel):
                 line(text)
@@ -116,6 +122,14 @@ def _print_memory(console: Console, report: PlanReport) -> None:
     for name, size, text in parts:
         row = f"  {name:{widths[0]}}  {size:>{widths[1]}}  {text}"
         console.print(row.rstrip(), markup=False)
+
+
+def _checklist_title(report: PlanReport) -> str:
+    """Where nothing runs, the entries with a mode belong to one way to run of two."""
+    ways = dict.fromkeys(mode for kernel in report.missing for mode in kernel.modes)
+    if report.plan is not None or len(ways) < 2:
+        return "missing kernels:"
+    return f"missing kernels; of those with a mode, either {' or '.join(ways)} is enough:"
 
 
 def checklist_lines(kernel: MissingKernel) -> Iterable[str]:

@@ -93,7 +93,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0
     kv: Annotated[
         Literal["auto", "f32", "f16", "bf16", "int8", "q4_0"],
-        Meta(description="data type of the KV cache", extra={"group": "modes"}),
+        Meta(
+            description="data type of the KV cache; one without kernels falls back, or is refused"
+            " with --strict",
+            extra={"group": "modes"},
+        ),
     ] = "auto"
     prefill: Annotated[
         int,

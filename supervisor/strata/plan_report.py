@@ -25,6 +25,7 @@ from strata.engines.modes import (
     ModeRow,
     Rung,
     all_refusals,
+    kernels_of_nothing,
     missing_kernels,
     unsupported_rows,
     usable_bytes,
@@ -55,6 +56,7 @@ class PlanReport(msgspec.Struct, frozen=True, kw_only=True):
     memory_total_bytes: int
     memory_available_bytes: int  # and may be used
     missing: list[MissingKernel]
+    kv_types: list[str]  # that the backend's kernels serve for this model
     largest: Largest | None  # with `plan`; with `fits` by memory alone
     notes: list[Reason]  # what of the command had no effect
     refusals: list[Reason]  # why nothing runs, or why --strict refuses
@@ -90,9 +92,8 @@ def make_report(
         memory=memory,
         memory_total_bytes=sum(part.bytes for part in memory),
         memory_available_bytes=usable_bytes(choice.offered.wanted, device),
-        missing=missing_kernels(choice.rows)
-        if is_running
-        else missing_kernels([], choice.refusals),
+        missing=missing_kernels(choice.rows) if is_running else kernels_of_nothing(choice, fits),
+        kv_types=caps.kv_types,
         largest=largest,
         notes=caps.notes,
         refusals=refusals,
@@ -117,6 +118,7 @@ def refused_report(hello: Hello, refuse: Refuse) -> PlanReport:
         memory_total_bytes=0,
         memory_available_bytes=0,
         missing=missing_kernels([], refuse.reasons),
+        kv_types=[],
         largest=None,
         notes=[],
         refusals=refuse.reasons,

@@ -65,6 +65,7 @@ class Behaviour:
     runs: dict[str, object] = field(default_factory=dict)  # READY's differences from PLAN
     unproven: dict[str, list[dict[str, str]]] = field(default_factory=dict)  # probes that fail
     notes: list[dict[str, str]] = field(default_factory=list)  # of CAPS
+    kv_types: list[str] = field(default_factory=list)  # of CAPS
     bad_reason: bool = False  # CAPS refers to a reason that is not there
     model_context: int = 256  # the context length the model was made for
     device: str = "fake device"
@@ -318,6 +319,7 @@ class FakeEngine:
             configurations=configurations,
             reasons=[] if self.b.bad_reason else reasons,
             notes=[m.Reason(**note) for note in self.b.notes],
+            kv_types=self.b.kv_types,
             device=m.DeviceFacts(
                 name=self.b.device, backend="cpu", memory_total_bytes=2 << 30,
                 memory_available_bytes=1 << 30,

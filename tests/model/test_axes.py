@@ -21,12 +21,34 @@ def test_kv_types_are_planned_and_what_they_lack_is_derived(path: Path, kv: str)
     result = negotiate(path, kv=kv)
     first = result["configurations"][0]
     assert first["plan"]["kv"] == kv
-    lacking = [reason["text"] for reason in first["missing"]]
-    assert set(codes(first["missing"])) <= {"kernel.missing"}
+    lacking = [reason["text"] for reason in first["missing"] if reason["code"] == "kernel.missing"]
+    assert set(codes(first["missing"])) == (
+        set() if kv in result["kv_types"] else {"kernel.kv_type", "kernel.missing"}
+    )
     assert all(f"kv={kv}" in text for text in lacking)
     resolved = engine.plan_mode(str(path), engine.ModePlan(**first["plan"]))
     assert [text for _, text in resolved["missing"]] == lacking
     assert plans(result)[1]["kv"] == "f16"  # what is plainer comes next
+
+
+def test_kv_types_with_kernels_are_those_whose_plans_resolve(path: Path) -> None:
+    """Also where kernels are hidden: nothing is typed in."""
+    for masks in ([], ["attention*:kv=f16"], ["kv_append*:kv=f32"], ["attention*"]):
+        result = negotiate(path, without_kernels=masks)
+        plan = result["configurations"][-1]["plan"]
+        served = [
+            kv
+            for kv in ("f32", "f16", "bf16", "int8", "q4_0")
+            if not engine.plan_mode(
+                str(path), engine.ModePlan(**{**plan, "kv": kv}), without_kernels=masks
+            )["missing"]
+        ]
+        assert result["kv_types"] == served
+        asked = result["configurations"][0]["missing"]
+        texts = [reason["text"] for reason in asked if reason["code"] == "kernel.kv_type"]
+        runs = ", ".join(served)
+        expected = f"the backend cpu runs kv {runs} here and has no kernels for f16"
+        assert texts == ([expected] if served and "f16" not in served else [])
 
 
 def test_kv_takes_the_bytes_of_its_type(path: Path) -> None:

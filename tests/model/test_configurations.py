@@ -248,5 +248,6 @@ def test_memory_is_of_each_configuration(path: Path) -> None:
 def test_missing_kernels_and_missing_memory_are_both_listed(path: Path) -> None:
     result = negotiate(path, without_kernels=["attention*:kv=f16"], memory_available=1 << 16)
     first = result["configurations"][0]
-    assert set(codes(first["missing"])) == {"kernel.missing", "mem.insufficient"}
+    expected = {"kernel.kv_type", "kernel.missing", "mem.insufficient"}
+    assert set(codes(first["missing"])) == expected
     assert first["memory"]["weights.mapped"] > 0  # as in the file: no kernel says otherwise

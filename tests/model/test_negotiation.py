@@ -110,8 +110,12 @@ def test_masked_kernels_limit_one_axis(
     result = negotiate(path, without_kernels=masks)
     assert (asked(result)["plan"][axis], result["plan"][axis]) == (wanted, runs)
     missing = asked(result)["missing"]
-    assert {reason["code"] for reason in missing} == {"kernel.missing"}
-    assert all(mask in reason["text"] for reason in missing)
+    lacking = [reason for reason in missing if reason["code"] == "kernel.missing"]
+    assert lacking
+    assert all(mask in reason["text"] for reason in lacking)
+    assert [reason["code"] for reason in missing if reason not in lacking] == (
+        ["kernel.kv_type"] if axis == "kv" else []
+    )
     assert given_up(result) == {axis}
     assert shortfalls(result) == {}
     assert_plan_runs(path, result["plan"], masks)
@@ -137,8 +141,9 @@ def test_two_masks_limit_two_axes(path: str) -> None:
         (find(result, kv="f32"), masks[0]),
         (find(result, batch=1), masks[1]),
     ):
-        assert found["missing"]
-        assert all(mask in reason["text"] for reason in found["missing"])
+        lacking = [r for r in found["missing"] if r["code"] == "kernel.missing"]
+        assert lacking
+        assert all(mask in reason["text"] for reason in lacking)
     assert_plan_runs(path, result["plan"], masks)
 
 
@@ -318,17 +323,32 @@ def test_no_memory_at_all(path: str) -> None:
     assert result["plan"] is None
     assert {reason["code"] for reason in result["refused"]} == {"mem.insufficient"}
     texts = [reason["text"] for reason in result["refused"]]
-    plainest = result["configurations"][result["plainest"]]
-    assert texts[0] == plainest["missing"][0]["text"]
-    assert (plainest["plan"]["batch"], plainest["plan"]["prefill"]) == (1, 1)
+    assert texts[0] == asked(result)["missing"][0]["text"]
     for word in (
         "need ",
         "weights.packed ",
         "activations ",
-        "kv ",
+        "kv f16 ",
         "have 0 MiB assumed device memory",
     ):
         assert word in texts[0]
+    smallest = min(result["configurations"], key=lambda c: sum(c["memory"].values()))
+    plan = smallest["plan"]
+    assert (plan["batch"], plan["kv"], plan["prefill"]) == (1, "f16", 1)
+    assert texts[1] == smallest["missing"][0]["text"]
+    plainest = result["configurations"][result["plainest"]]
+    assert (plainest["plan"]["batch"], plainest["plan"]["prefill"]) == (1, 1)
+    assert sum(plainest["memory"].values()) > sum(smallest["memory"].values())
+
+
+def test_a_shortage_tells_the_need_of_the_asked_kv_and_context(tmp_path: Path) -> None:
+    shape = dataclasses.replace(SHAPE, context=1 << 20)
+    path = str(write_model(tmp_path / "m.gguf", shape, kind="q4_1"))
+    result = negotiate(path, memory=1 << 20, max_context=1 << 20, batch=1)
+    (reason,) = asked(result)["missing"]
+    need = (1 << 20) * TOKEN_BYTES_F16 / 2**20
+    assert f"kv f16 {need:.0f} MiB for {1 << 20} tokens" in reason["text"]
+    assert "with the least kv, " in reason["text"]
 
 
 def test_wanted_pool(path: str) -> None:

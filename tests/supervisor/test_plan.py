@@ -154,12 +154,57 @@ async def test_a_plan_for_which_memory_is_short_too_has_no_sizes(tmp_path: Path)
     found = json.loads(text.splitlines()[0])
     assert (found["fits"], found["largest"]) == (None, None)
     codes = [reason["code"] for reason in found["modes"][0]["because"]]
-    assert codes == ["mem.insufficient", "kernel.missing"]
+    assert codes == ["mem.insufficient", "mem.insufficient", "kernel.missing"]
+    texts = [reason["text"] for reason in found["modes"][0]["because"]]
+    assert texts[0] == short  # of what was asked, then of the smallest
+    assert texts[1].startswith("the least, with batch 1, ")
+    assert texts[1].endswith(f": {short}")
     code, text = await plan(tmp_path, {"rules": rules})
     assert code == 78
     assert "would fit" not in text
     assert f"  {short} [mem.insufficient]\n" in text
     assert "memory of what was asked for:" in text
+
+
+async def test_where_nothing_runs_the_list_is_of_the_table_and_of_what_lacks_least(
+    tmp_path: Path,
+) -> None:
+    """The entries of the table's own activations, and those of the others that are fewer, told
+    apart."""
+
+    def has_value(value: str, text: str) -> dict[str, object]:
+        return {"axis": "activations", "value": value, "code": "kernel.missing", "text": text}
+
+    quantize = "no kernel for quantize act=f32 k=64 rows=4"
+    int8 = "no kernel for matmul weight=q4_1 act=i8block n=64 k=64 rows=4"
+    rules = [
+        rule("batch", 0, "kernel.missing", ATTENTION),
+        has_value("int8", quantize),
+        has_value("int8", int8),
+        has_value("f32", int8.replace("i8block", "f32")),
+    ]
+    code, text = await plan(tmp_path, {"rules": rules}, "--json")
+    assert code == 78
+    found = json.loads(text.splitlines()[0])
+    assert found["fits"]["plan"]["activations"] == "int8"
+    entries = [(kernel["op"], kernel["types"], kernel["modes"]) for kernel in found["missing"]]
+    assert entries == [
+        ("attention", "kv=f16", []),
+        ("quantize", "act=f32", ["activations=int8"]),
+        ("matmul", "weight=q4_1 act=int8", ["activations=int8"]),
+        ("matmul", "weight=q4_1 act=f32", ["activations=f32"]),
+    ]
+    _, text = await plan(tmp_path, {"rules": rules})
+    title = "of those with a mode, either activations=int8 or activations=f32 is enough:"
+    assert f"missing kernels; {title}\n" in text
+    assert "  [ ] matmul weight=q4_1 act=int8  for activations=int8\n" in text
+
+
+async def test_the_types_of_kv_with_kernels_are_the_engines(tmp_path: Path) -> None:
+    _, text = await plan(tmp_path, {"kv_types": ["f32", "q4_0"]})
+    line = "kv types with kernels for this model: f32, q4_0; without: f16, bf16, int8"
+    assert f"{line}\n" in text
+    assert (await report(tmp_path, {"kv_types": ["f16"]}))["kv_types"] == ["f16"]
 
 
 async def test_the_table_leaves_kernels_to_the_checklist(tmp_path: Path) -> None:

@@ -176,3 +176,48 @@ def test_a_device_that_is_not_there_ends_serve(
     last = done.stderr.splitlines()[-1]
     assert last.startswith('  no device is called "foo"; the devices are 0 (')
     assert last.endswith("[device.unknown]")
+
+
+@pytest.mark.parametrize("kv", ["bf16", "int8", "q4_0"])
+def test_a_kv_type_without_kernels_falls_back_in_the_open_or_is_refused(
+    engine_path: Path, model: Path, kv: str
+) -> None:
+    """Which types have kernels is the engine's word, here as for the reason."""
+    hidden = f"--without-kernel=attention*:kv={kv}"  # also where there is one, some day
+    done = strata("plan", engine_path, model, "--kv", kv, hidden, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {"f32", "f16"} <= set(found["kv_types"])
+    assert kv not in found["kv_types"]
+    (row,) = [row for row in found["modes"] if row["name"] == "kv"]
+    assert (row["state"], row["requested"], row["runs"]) == ("limited", kv, "f16")
+    served = ", ".join(found["kv_types"])
+    text = f"the backend cpu runs kv {served} here and has no kernels for {kv}"
+    assert row["because"][0] == {"code": "kernel.kv_type", "text": text}
+    assert any(kernel["types"].endswith(f"kv={kv}") for kernel in found["missing"])
+    refused = strata("plan", engine_path, model, "--kv", kv, hidden, "--strict")
+    assert refused.returncode == 78
+    assert f"  kv: requested {kv}, available f16 (limited)\n    - {text} [kernel.kv_type]" in (
+        refused.stderr
+    )
+
+
+def test_the_explanation_of_kv_says_what_runs(engine_path: Path, tmp_path: Path) -> None:
+    """Asked of the engine, and without one it says where to ask."""
+
+    def explained(engine: Path) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "strata", "config", "--explain", "--engine", str(engine)],
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout.partition("\nkv = ")[2].partition("\nprefill = ")[0]
+
+    text = explained(engine_path)
+    assert "\n    runs now: cpu f32, f16" in text
+    broken = tmp_path / "engine"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    assert "\n    `strata-supervisor capabilities` shows what each backend runs\n" in (
+        explained(broken)
+    )

@@ -7,6 +7,7 @@ from strata.engines.modes.device_rows import usable_bytes
 from strata.engines.modes.fitting import (
     all_refusals,
     fitting,
+    kernels_of_nothing,
     shortened,
     unsupported_rows,
     without_kernel_reasons,
@@ -41,6 +42,7 @@ __all__ = [
     "fitting",
     "is_lower_on",
     "is_plainer",
+    "kernels_of_nothing",
     "missing_kernels",
     "refusal_lines",
     "row_text",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
 from strata_protocol.messages import Configuration, ModePlan, Probe, Reason
 
 from strata.engines.modes.axes import AXES, AXIS, Axis, Group, Value, given, loss, requested_text
@@ -210,13 +211,12 @@ def why_nothing(offered: Offered) -> list[Reason]:
         if offered.is_runnable(c) and not offered.keeps_exactness(c.plan)
     ]
     kept = [c for c in offered.configurations if offered.keeps_exactness(c.plan)]
-    closest = min(
-        kept or offered.configurations,
-        key=lambda c: (len(_missing(offered, c)), offered.rank(c)),
-    )
-    if all(_lacks_memory_only(offered, c) for c in kept):
-        # Then the plainest says how much is needed at the least.
-        closest = max(kept or offered.configurations, key=offered.rank)
+    if kept and all(_lacks_memory_only(offered, c) for c in kept):
+        found = _memory_needs(offered, kept)
+        if inexact:
+            found.append(_exactness_reason(offered, min(inexact, key=offered.rank)))
+        return _distinct(found)
+    closest = lacking_least(offered)
     found = _missing(offered, closest)
     if inexact:
         found.append(_exactness_reason(offered, min(inexact, key=offered.rank)))
@@ -229,6 +229,31 @@ def why_nothing(offered: Offered) -> list[Reason]:
     found += [reason for reason in asked if reason.code != "kernel.missing"]
     found = [r for r in found if not r.code.startswith("mem.") or r in _missing(offered, closest)]
     return _distinct(found)
+
+
+def lacking_least(offered: Offered) -> Configuration:
+    """The configuration with the least in its way, of those that keep the types that were set."""
+    kept = [c for c in offered.configurations if offered.keeps_exactness(c.plan)]
+    return min(
+        kept or offered.configurations,
+        key=lambda c: (len(_missing(offered, c)), offered.rank(c)),
+    )
+
+
+def _memory_needs(offered: Offered, short: Sequence[Configuration]) -> list[Reason]:
+    """Where memory alone is short: what was asked for needs, and how much is needed at the least,
+    which is not always the plainest: f32 caches are plainer than f16 and larger."""
+    asked = offered.configurations[0]
+    least = min(short, key=lambda c: (sum(part.bytes for part in c.memory), offered.rank(c)))
+    found = _missing(offered, asked) if asked in short else []
+    if least is not asked:
+        less = [a for a in AXES if given(a, least.plan) != given(a, asked.plan)]
+        what = ", ".join(f"{a.name} {a.shown(given(a, least.plan))}" for a in less)
+        found += [
+            msgspec.structs.replace(reason, text=f"the least, with {what}: {reason.text}")
+            for reason in _missing(offered, least)
+        ]
+    return found
 
 
 def _lacks_memory_only(offered: Offered, configuration: Configuration) -> bool:

@@ -3,7 +3,8 @@ types, with the shapes and tensors that want it and the modes that wait for it.
 
 The engine's reasons name each operation as `describe` in engine/plan/op.cpp writes it:
 `no kernel for OP key=value ... +feature (TENSOR) and N more like it (TENSORS): why not`, where
-`blk.1-29.attn_k.weight` stands for the same tensor of several layers.
+`blk.1-29.attn_k.weight` stands for the same tensor of several layers. Types are told in the words
+of the modes, `act=int8` for `i8block`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _REASON = re.compile(
     r"(?:: (?P<why>.*))?"
 )
 _TYPES = ("weight", "act", "kv")
+_WORDS = {"act=i8block": "act=int8"}
 
 
 class MissingKernel(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,15 +37,41 @@ class MissingKernel(msgspec.Struct, frozen=True, kw_only=True):
     shapes: list[str] = []  # "n=640 k=2048 rows=12 sequences=4"
     tensors: list[str] = []  # "blk.0.attn_k.weight", "blk.1-29.attn_k.weight"
     operations: int = 0  # of a step that want it, all shapes together
-    modes: list[str] = []  # that wait for it
+    modes: list[str] = []  # that wait for it: "batch"; where nothing runs "activations=int8"
     texts: list[str] = []  # the engine's own sentences
 
 
 def missing_kernels(rows: Sequence[ModeRow], others: Sequence[Reason] = ()) -> list[MissingKernel]:
     """The entries, in the order in which the rows name them; `others` are of no single mode."""
-    entries: dict[tuple[str, ...], _Entry] = {}
     named = [(row.name, reason) for row in rows for reason in row.because]
-    for mode, reason in [*named, *(("", reason) for reason in others)]:
+    return _listed([*named, *(("", reason) for reason in others)])
+
+
+def either_kernels(
+    asked: Sequence[Reason], least: Sequence[Reason], asked_mode: str, least_mode: str
+) -> list[MissingKernel]:
+    """Where nothing runs: what is missing for what was asked, and for the configuration that lacks
+    least. An entry that one of them alone wants says which, `activations=int8`."""
+    wanted, fewer = missing_kernels([], asked), missing_kernels([], least)
+    common = {_key(kernel) for kernel in wanted} & {_key(kernel) for kernel in fewer}
+
+    def marked(kernels: list[MissingKernel], mode: str) -> list[MissingKernel]:
+        return [
+            k if _key(k) in common or not mode else msgspec.structs.replace(k, modes=[mode])
+            for k in kernels
+        ]
+
+    others = [kernel for kernel in fewer if _key(kernel) not in common]
+    return [*marked(wanted, asked_mode), *marked(others, least_mode)]
+
+
+def _key(kernel: MissingKernel) -> tuple[str, ...]:
+    return (kernel.op, kernel.types, *kernel.features, *(() if kernel.op else kernel.texts))
+
+
+def _listed(named: Sequence[tuple[str, Reason]]) -> list[MissingKernel]:
+    entries: dict[tuple[str, ...], _Entry] = {}
+    for mode, reason in named:
         if reason.code == MISSING:
             _add(entries, mode, reason)
     return [entry.finished(*key[:2]) for key, entry in entries.items()]
@@ -77,7 +105,7 @@ def _add(entries: dict[tuple[str, ...], _Entry], mode: str, reason: Reason) -> N
         entry.texts[reason.text] = 1
         entry.modes |= {mode: None} if mode else {}
         return
-    facts = found["facts"].split()
+    facts = [_WORDS.get(fact, fact) for fact in found["facts"].split()]
     types = " ".join(fact for fact in facts if fact.partition("=")[0] in _TYPES)
     shape = " ".join(fact for fact in facts if fact.partition("=")[0] not in _TYPES)
     entry = entries.setdefault((found["op"], types, found["features"]), _Entry())

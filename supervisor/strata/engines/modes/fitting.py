@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from strata_protocol.messages import Configuration, Reason
+from strata_protocol.messages import Configuration, ModePlan, Reason
 
-from strata.engines.modes.axes import AXES, AXIS, requested_text
+from strata.engines.modes.axes import AXES, AXIS, Axis, given, requested_text
+from strata.engines.modes.because import lacking_least
+from strata.engines.modes.checklist import MissingKernel, either_kernels, missing_kernels
 from strata.engines.modes.choice import Choice, choose
+from strata.engines.modes.offered import Offered
 from strata.engines.modes.rows import ModeRow, ModeState
 
 NOTHING = "nothing"  # what runs
@@ -59,6 +62,37 @@ def all_refusals(choice: Choice, fits: Choice) -> list[Reason]:
         *others,
         *(r for r in kernels if r.code != NONE),
     ]
+
+
+def kernels_of_nothing(choice: Choice, fits: Choice) -> list[MissingKernel]:
+    """The list of missing kernels where nothing runs: those of what would fit, which is the table's
+    configuration, and those of the one that lacks fewest, told apart."""
+    offered = choice.offered
+    if fits.configuration is None:
+        return missing_kernels([], choice.refusals)
+    asked, least = _as_offered(offered, fits.configuration), lacking_least(offered)
+    if len(least.missing) >= len(asked.missing):
+        least = asked
+    lower = [
+        axis
+        for axis in AXES
+        if not axis.is_size and given(axis, asked.plan) != given(axis, least.plan)
+    ]
+    return either_kernels(
+        [offered.reasons[i] for i in asked.missing],
+        [offered.reasons[i] for i in least.missing],
+        _values(lower, asked.plan),
+        _values(lower, least.plan),
+    )
+
+
+def _as_offered(offered: Offered, configuration: Configuration) -> Configuration:
+    """With the kernels that it lacks, which `fitting` has taken from it."""
+    return next(c for c in offered.configurations if c.plan == configuration.plan)
+
+
+def _values(axes: Sequence[Axis], plan: ModePlan) -> str:
+    return " ".join(f"{axis.name}={axis.shown(given(axis, plan))}" for axis in axes)
 
 
 def shortened(reasons: Sequence[Reason]) -> list[Reason]:
