@@ -38,7 +38,13 @@ from tools.synth_tokenizer import VOCAB_MIN
 TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
 
 QUIET = np.float32(0.02)  # what predictable layers are damped by, in the norms of their input
-QUIET_NORMS = ("attn_norm.weight", "ffn_norm.weight", "post_attention_norm.weight")
+QUIET_NORMS = (
+    "attn_norm.weight",
+    "ffn_norm.weight",
+    "post_attention_norm.weight",
+    "ple_norm_conv.weight",
+    "ssm_norm.weight",
+)
 
 
 def _weight(
@@ -51,8 +57,10 @@ def _weight(
         return encode(mixed, kind)
     if len(dims) > 1:
         scale = 1.0 if name == "token_embd.weight" else dims[-1] ** -0.5
+        if predictable and name.endswith("ple_value.weight"):
+            scale *= float(QUIET)
         return random_weight(kind, dims, scale, rng)
-    if name.endswith("norm.weight"):
+    if name.endswith("norm.weight") or ".ple_norm_" in name:
         values: Floats = (1 + 0.2 * rng.standard_normal(dims)).astype(np.float32)
         if predictable and name.endswith(QUIET_NORMS):
             values *= QUIET  # layers add little to the token's embedding
@@ -67,7 +75,8 @@ def _weight(
     return encode(values, kind)
 
 
-def _add_metadata(writer: gguf.GGUFWriter, key: str, value: MetaValue) -> None:
+def add_metadata(writer: gguf.GGUFWriter, key: str, value: MetaValue) -> None:
+    """Adds one key in the type that files have it in."""
     match value:
         case bool():
             writer.add_bool(key, value)
@@ -79,6 +88,10 @@ def _add_metadata(writer: gguf.GGUFWriter, key: str, value: MetaValue) -> None:
             writer.add_float32(key, value)
         case str():
             writer.add_string(key, value)
+        case [*numbers] if any(isinstance(n, int) and n >= 1 << 31 for n in numbers):
+            writer.add_key_value(
+                key, value, gguf.GGUFValueType.ARRAY, sub_type=gguf.GGUFValueType.UINT64
+            )
         case _:
             writer.add_array(key, value)
 
@@ -99,7 +112,7 @@ def _write(
     writer = gguf.GGUFWriter(str(path), architecture)
     for key, value in metadata.items():
         if value is not None:
-            _add_metadata(writer, key, value)
+            add_metadata(writer, key, value)
     for name, dims in shapes.items():
         # Drawn also when left out, so that the other tensors stay the same.
         data = _weight(name, reshape.get(name, dims), kind_of(name), rng, predictable)
@@ -153,7 +166,7 @@ def write_model(
 
     def kind_of(name: str) -> str:
         chosen = vector_kind if len(shapes[name]) == 1 else kind
-        if name.endswith("ssm_conv1d.weight"):  # rows of a few values have no blocks
+        if name.endswith("conv1d.weight"):  # rows of a few values have no blocks
             return vector_kind
         is_f32 = name == "rope_freqs.weight" or "ffn_gate_inp" in name  # as in all files
         chosen = _override(name, kinds, "f32" if is_f32 else chosen)

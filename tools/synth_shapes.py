@@ -9,10 +9,11 @@ from tools.synth_tokenizer import tokenizer_metadata
 
 MetaValue: TypeAlias = bool | int | float | str | list[int] | list[float] | list[str]
 
-ARCHITECTURES = ("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe")
+ARCHITECTURES = ("llama", "qwen3", "qwen3moe", "qwen3next", "qwen35", "qwen35moe", "qwen4exp")
 RECURRENT = ("qwen3next", "qwen35", "qwen35moe")  # gated DeltaNet layers and gated attention
-MOE = ("qwen3moe", "qwen3next", "qwen35moe")  # a mixture of experts in each layer
-PRE_TOKENIZERS = {"llama": "smollm", "qwen35": "qwen35", "qwen35moe": "qwen35"}  # else qwen2
+STREAMS = "qwen4exp"  # recurrent, with residual streams in the place of norms, and a table
+MOE = ("qwen3moe", "qwen3next", "qwen35moe", STREAMS)  # a mixture of experts in each layer
+PRE_TOKENIZERS = {"llama": "smollm"} | dict.fromkeys(("qwen35", "qwen35moe", STREAMS), "qwen35")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,15 +49,34 @@ class Shape:
     shared_ff: int = 0  # of the expert that every row has
     fused_gate_up: bool = False  # one ffn_gate_up_exps tensor
     expert_scales: bool = False  # ".scale" of the experts' tensors
+    # Of qwen4exp: residual streams, what queries choose among, and the table of n-grams.
+    streams: int = 4
+    low_rank: int = 32
+    index_heads: int = 2
+    index_dim: int = 16
+    top_k: int = 4096
+    ratio: int = 4  # tokens that one index key stands for
+    table_layer: int = 1  # negative: no table
+    table_tokens: int = 3  # of the longest n-gram
+    table_heads: int = 2  # of the n-grams of one length
+    table_width: int = 32
+    table_size: int = 97  # rows of the first head; each has two more than the one before
+    table_taps: int = 4
 
     @property
     def blocks(self) -> int:
         return self.layers + self.draft_layers
 
     def is_recurrent(self, layer: int) -> bool:
-        if self.architecture not in RECURRENT or layer >= self.layers:
+        if self.architecture not in (*RECURRENT, STREAMS) or layer >= self.layers:
             return False
         return (layer + 1) % self.attention_interval != 0
+
+    @property
+    def table_sizes(self) -> list[int]:
+        """Rows of each head of the table."""
+        heads = (self.table_tokens - 1) * self.table_heads
+        return [self.table_size + 2 * head for head in range(heads)]
 
 
 def delta_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
@@ -96,14 +116,57 @@ def gated_attention_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
 
 def layer_shapes(shape: Shape, layer: int) -> dict[str, tuple[int, ...]]:
     """Names, within their layer, and shapes (rows, columns) of the tensors of one layer."""
-    if shape.architecture not in RECURRENT:
+    if shape.architecture not in (*RECURRENT, STREAMS):
         return block_shapes(shape)
     mixer = delta_shapes if shape.is_recurrent(layer) else gated_attention_shapes
+    if shape.architecture == STREAMS:
+        return {
+            **connection_shapes(shape, "hc_attn", True),
+            **mixer(shape),
+            **({} if shape.is_recurrent(layer) else index_shapes(shape)),
+            **(table_shapes(shape) if layer == shape.table_layer else {}),
+            **connection_shapes(shape, "hc_ffn", True),
+            **feed_forward_shapes(shape),
+        }
     return {
         "attn_norm.weight": (shape.width,),
         **mixer(shape),
         "post_attention_norm.weight": (shape.width,),
         **feed_forward_shapes(shape),
+    }
+
+
+def connection_shapes(shape: Shape, name: str, has_gates: bool) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a connection of residual streams."""
+    wide = shape.streams * shape.width
+    tensors: dict[str, tuple[int, ...]] = {
+        f"{name}_norm.weight": (wide,),
+        f"{name}_down.weight": (shape.low_rank, wide),
+        f"{name}_up.weight": (wide, shape.low_rank),
+    }
+    return tensors | ({f"{name}_inject.weight": (shape.streams, wide)} if has_gates else {})
+
+
+def index_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of what queries of a long context choose by."""
+    return {
+        "indexer.q_proj.weight": (shape.index_heads * shape.index_dim, shape.width),
+        "indexer.k_proj.weight": (shape.index_dim, shape.width),
+        "indexer.q_norm.weight": (shape.index_dim,),
+        "indexer.k_norm.weight": (shape.index_dim,),
+    }
+
+
+def table_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+    """Names and shapes, within its layer, of what adds the table of n-grams."""
+    wide, read = shape.streams * shape.width, len(shape.table_sizes) * shape.table_width
+    return {
+        "ple_key.weight": (wide, read),
+        "ple_value.weight": (shape.width, read),
+        "ple_norm_key.weight": (wide,),
+        "ple_norm_query.weight": (wide,),
+        "ple_norm_conv.weight": (wide,),
+        "ple_conv1d.weight": (wide, shape.table_taps),
     }
 
 
@@ -159,11 +222,16 @@ def moe_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
 
 def draft_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     """Names and shapes of the tensors of the draft layers."""
+    has_streams = shape.architecture == STREAMS
     block: dict[str, tuple[int, ...]] = {
         "nextn.eh_proj.weight": (shape.width, 2 * shape.width),
         "nextn.enorm.weight": (shape.width,),
-        "nextn.hnorm.weight": (shape.width,),
-        "nextn.shared_head_norm.weight": (shape.width,),
+        "nextn.hnorm.weight": (shape.width * (shape.streams if has_streams else 1),),
+        **(
+            connection_shapes(shape, "nextn.hc_head", False)
+            if has_streams
+            else {"nextn.shared_head_norm.weight": (shape.width,)}
+        ),
         **layer_shapes(shape, shape.layers),
     }
     layers = range(shape.layers, shape.blocks)
@@ -175,7 +243,13 @@ def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     tensors: dict[str, tuple[int, ...]] = {"token_embd.weight": (shape.vocab, shape.width)}
     if not shape.tied:
         tensors["output.weight"] = (shape.vocab, shape.width)
-    tensors["output_norm.weight"] = (shape.width,)
+    if shape.architecture == STREAMS:
+        tensors |= connection_shapes(shape, "output_hc", False)
+        if shape.table_layer >= 0:
+            rows = sum(shape.table_sizes)
+            tensors["per_layer_token_embd.weight"] = (rows, shape.table_width)
+    else:
+        tensors["output_norm.weight"] = (shape.width,)
     if shape.rope_factors:
         tensors["rope_freqs.weight"] = (shape.head_dim // 2,)
     for i in range(shape.layers):
@@ -200,7 +274,9 @@ def sizes_of(shape: Shape) -> dict[str, MetaValue]:
         f"{a}.rope.dimension_count": shape.rope_dims or shape.head_dim,
         f"{a}.vocab_size": shape.vocab,
     }
-    if a in RECURRENT:
+    if a == STREAMS:
+        sizes |= stream_sizes_of(shape)
+    if a in (*RECURRENT, STREAMS):
         sizes |= {
             f"{a}.full_attention_interval": shape.attention_interval,
             f"{a}.ssm.conv_kernel": shape.taps,
@@ -218,6 +294,33 @@ def sizes_of(shape: Shape) -> dict[str, MetaValue]:
     if shape.draft_layers:
         sizes[f"{a}.nextn_predict_layers"] = shape.draft_layers
     return sizes
+
+
+def stream_sizes_of(shape: Shape) -> dict[str, MetaValue]:
+    """Metadata of residual streams, index keys and the table of n-grams."""
+    ratios = [0 if shape.is_recurrent(i) else shape.ratio for i in range(shape.layers)]
+    sizes: dict[str, MetaValue] = {
+        "hyper_connection.count": shape.streams,
+        "hyper_connection.low_rank": shape.low_rank,
+        "attention.indexer.head_count": shape.index_heads,
+        "attention.indexer.key_length": shape.index_dim,
+        "attention.indexer.top_k": shape.top_k,
+        "attention.compress_ratios": ratios + [0] * shape.draft_layers,
+    }
+    if shape.table_layer >= 0:
+        heads = shape.table_sizes
+        sizes |= {
+            "ple.layers": [shape.table_layer],
+            "ple.ngram_size": shape.table_tokens,
+            "ple.heads_per_ngram": shape.table_heads,
+            "ple.conv_kernel": shape.table_taps,
+            "ple.eos_token_id": shape.vocab - 1,
+            "ple.layer_multipliers": [(1 << 44) * 3 + 2 * i + 1 for i in range(shape.table_tokens)],
+            "ple.head_offsets": [sum(heads[:i]) for i in range(len(heads))],
+            "ple.head_vocab_sizes": heads,
+            "embedding_length_per_layer_input": shape.table_width,
+        }
+    return {f"{shape.architecture}.{name}": value for name, value in sizes.items()}
 
 
 def metadata_of(shape: Shape) -> dict[str, MetaValue]:

@@ -88,6 +88,7 @@ BoundStep::BoundOp BoundStep::bind(const StepBinding& to, uint32_t index) const 
     call.eps = to.hparams.eps;
     const uint32_t head_dim = op.request.head_dim;
     call.scale = head_dim == 0 ? 0.0f : 1.0f / std::sqrt(static_cast<float>(head_dim));
+    call.ngram = to.hparams.table.words.data();
     if (op.request.kind == OpKind::Route) call.scale = to.hparams.moe.weights_scale;
     if (op.request.kv != DType::None) {
         const auto layer = static_cast<uint32_t>(op.request.layer);

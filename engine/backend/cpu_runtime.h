@@ -55,7 +55,7 @@ class CpuRuntime final : public Runtime {
     class Drafts final : public DraftSteps {
       public:
         explicit Drafts(CpuRuntime& owner) : owner_(owner) {}
-        uint32_t width() const override { return owner_.model_.hparams().width; }
+        uint32_t width() const override { return owner_.model_.hparams().hidden_width(); }
         uint32_t rows_max() const override { return owner_.draft_->plan().rows; }
         uint32_t gather_max() const override { return owner_.draft_->plan().gather_rows; }
         const float* model_hidden(uint32_t row) const override;

@@ -39,12 +39,7 @@ WeightPlan weights_as_in_file(const TensorFiles& files, const ResolvedPlan& reso
         }
     }
     const auto add = [&](const StepPlan& step) {
-        for (const PlannedOp& op : step.ops) {
-            if (!op.weight.is_present()) continue;
-            auto is_mapped = plan.is_mapped[op.weight.file][op.weight.tensor];
-            plan.mapped_bytes += is_mapped ? 0 : files.tensor(op.weight).bytes;
-            is_mapped = true;
-        }
+        for (const PlannedOp& op : step.ops) add_unpacked(plan, files, op);
     };
     add(resolved.step);
     const uint64_t models = plan.mapped_bytes;
@@ -275,7 +270,9 @@ void Evaluator::add_shortfalls(const Candidate& candidate,
     if (want.max_context > traits_.context) {
         add("max_context",
             "model.context",
-            "the model was made for " + std::to_string(traits_.context) + " tokens");
+            in_.model.hparams().context_text.empty()
+                ? "the model was made for " + std::to_string(traits_.context) + " tokens"
+                : in_.model.hparams().context_text);
     }
     if (want.threads > out.plan.threads) {
         add("threads",

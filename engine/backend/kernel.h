@@ -83,17 +83,18 @@ struct StateView {
 
 struct OpCall {
     const OpRequest* request = nullptr;
-    uint32_t rows = 0;               // rows of this launch (gather_rows behind GatherRows)
-    const float* x = nullptr;        // first f32 input (gate for SwiGlu; k rows for KvAppend)
-    const float* y = nullptr;        // second f32 input (up for SwiGlu; v rows for KvAppend)
-    float* out = nullptr;            // f32 output; for Add and Rope the tensor changed in place
-    QuantView quant;                 // int8 input of Matmul, output of Quantize
-    WeightView weight;               // Matmul, Embed
-    const float* vector = nullptr;   // RmsNorm gain [head_dim or k], Matmul bias [n]
-    const float* vector2 = nullptr;  // DeltaGates rates [heads]
-    uint32_t* routing = nullptr;     // of operations of experts (engine/plan/routing.h)
-    const float* rope = nullptr;     // Rope: [rope_dims / 2] inverse frequencies, f32
-    float eps = 0;                   // RmsNorm
+    uint32_t rows = 0;                // rows of this launch (gather_rows behind GatherRows)
+    const float* x = nullptr;         // first f32 input (gate for SwiGlu; k rows for KvAppend)
+    const float* y = nullptr;         // second f32 input (up for SwiGlu; v rows for KvAppend)
+    float* out = nullptr;             // f32 output; for Add and Rope the tensor changed in place
+    QuantView quant;                  // int8 input of Matmul, output of Quantize
+    WeightView weight;                // Matmul, Embed
+    const float* vector = nullptr;    // RmsNorm gain [head_dim or k], Matmul bias [n]
+    const float* vector2 = nullptr;   // DeltaGates rates [heads]
+    uint32_t* routing = nullptr;      // of operations of experts (engine/plan/routing.h)
+    const uint64_t* ngram = nullptr;  // NgramRows: constants (engine/plan/ngram.h)
+    const float* rope = nullptr;      // Rope: [rope_dims / 2] inverse frequencies, f32
+    float eps = 0;                    // RmsNorm
     float scale = 0;  // Attention: 1 / sqrt(head_dim) unless the model says otherwise
                       // Route: what weights are multiplied by
     RowView row;

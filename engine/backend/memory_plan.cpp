@@ -103,9 +103,9 @@ void plan_pools(MemoryPlan& memory,
     memory.draft->kv_token_bytes = kv_token_bytes(drafters, plan.kv, drafters.draft_layers);
     memory.draft->kv_bytes = 2 * drafters.draft_layers * kv_layer_bytes(drafters, plan);
     memory.draft->hidden_token_bytes =
-        (drafters.width * sizeof(float) + kPageTokens - 1) / kPageTokens;
-    memory.draft->hidden_bytes =
-        waiting_hidden_bytes(plan, drafters.width) + page_hidden_bytes(plan, drafters.width);
+        (drafters.hidden_width() * sizeof(float) + kPageTokens - 1) / kPageTokens;
+    memory.draft->hidden_bytes = waiting_hidden_bytes(plan, drafters.hidden_width()) +
+                                 page_hidden_bytes(plan, drafters.hidden_width());
 }
 
 MemoryPlan plan_memory(const Model& model,
@@ -124,6 +124,7 @@ MemoryPlan plan_memory(const Model& model,
     } else {  // what aligns the copies is counted as the model's
         memory.copied_bytes = weight_copies_bytes(files, weights) - weights.drafters.mapped;
     }
+    memory.on_demand_bytes = weights.on_demand_bytes;
     memory.packed_bytes = weights.packed_bytes - weights.drafters.packed;
     memory.vector_bytes =
         vector_bytes(weights.vector_elements - weights.drafters.elements, hparams);
@@ -183,6 +184,15 @@ std::vector<MemoryPart> MemoryPlan::parts() const {
         {"logits", logits_bytes, "rows of logits of one step; resident as used"},
         {"scratch", scratch_bytes, std::to_string(scratch_thread_bytes) + " bytes a thread"},
     };
+    if (on_demand_bytes > 0) {
+        MemoryPart part{"weights.on_demand",
+                        0,
+                        std::to_string(on_demand_bytes) +
+                            " bytes of tables stay in the file: a token reads a few rows, and "
+                            "memory holds what the system keeps of them"};
+        part.on_demand_bytes = on_demand_bytes;
+        parts.push_back(part);
+    }
     if (state_bytes > 0) {
         parts.push_back({"state",
                          state_bytes,

@@ -34,6 +34,7 @@ struct MemoryPlan {
     uint64_t mapped_bytes = 0;       // file pages that steps read in place
     uint64_t mapped_page_bytes = 0;  // whole pages of the files that they lie in, also drafters'
     uint64_t copied_bytes = 0;       // the same weights in memory of their own, without mmap
+    uint64_t on_demand_bytes = 0;    // of tables that stay in the file, in no sum
     uint64_t packed_bytes = 0;
     uint64_t vector_bytes = 0;  // norms, biases, rope tables
     uint64_t activation_bytes = 0;

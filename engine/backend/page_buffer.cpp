@@ -52,6 +52,16 @@ void PageBuffer::advise_large_pages() const {
 #endif
 }
 
+void advise_random_reads(const std::byte* data, uint64_t bytes) {
+    const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    const auto begin = reinterpret_cast<uint64_t>(data);
+    const uint64_t first = align_up(begin, page);
+    const uint64_t end = (begin + bytes) & ~(page - 1);
+    if (first < end) {
+        madvise(const_cast<std::byte*>(data) + (first - begin), end - first, MADV_RANDOM);
+    }
+}
+
 void release_mapped_pages(const std::byte* data, uint64_t bytes) {
     const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
     const auto begin = reinterpret_cast<uint64_t>(data);

@@ -39,4 +39,7 @@ inline uint64_t align_up(uint64_t value, uint64_t alignment) {
     return (value + alignment - 1) & ~(alignment - 1);
 }
 
+// Pages of a mapped file are read one by one, as they are touched: nothing around them is.
+void advise_random_reads(const std::byte* data, uint64_t bytes);
+
 }  // namespace strata

@@ -23,8 +23,8 @@ struct Operands {
 };
 constexpr Operands kOperands[] = {
     {OpKind::Embed, true, false, false, 0},
-    {OpKind::RmsNorm, false, false, false, kFeatureGrouped},
-    {OpKind::RmsNormQuantize, false, false, false, kFeatureGrouped, true},
+    {OpKind::RmsNorm, false, false, false, kFeatureGrouped | kFeatureGroupGain},
+    {OpKind::RmsNormQuantize, false, false, false, kFeatureGrouped | kFeatureGroupGain, true},
     {OpKind::Quantize, false, false, false, 0},
     {OpKind::Matmul, true, true, false, kFeatureBias},
     {OpKind::Rope, false, false, false, kFeatureRopeNeox | kFeatureRopeFactors},
@@ -36,7 +36,7 @@ constexpr Operands kOperands[] = {
     {OpKind::GatherRows, false, false, false, 0},
     {OpKind::Slice, false, false, false, 0},
     {OpKind::SigmoidGate, false, false, false, 0},
-    {OpKind::ShortConv, true, false, false, 0},
+    {OpKind::ShortConv, true, false, false, kFeatureDilated},
     {OpKind::L2Norm, false, false, false, 0},
     {OpKind::DeltaGates, false, false, false, 0},
     {OpKind::DeltaRule, false, false, false, kFeatureTiledHeads},
@@ -45,8 +45,29 @@ constexpr Operands kOperands[] = {
     {OpKind::ExpertMatmul, true, true, false, kFeatureExpertOrder | kFeatureExpertScale},
     {OpKind::ExpertSum, false, false, false, 0},
     {OpKind::GatedAdd, false, false, false, 0},
+    {OpKind::StreamSpread, false, false, false, 0},
+    {OpKind::Silu, false, false, false, 0},
+    {OpKind::StreamMix, false, false, false, 0},
+    {OpKind::StreamAdd, false, false, false, 0},
+    {OpKind::StreamScores, false, false, false, 0},
+    {OpKind::StreamScale, false, false, false, 0},
+    {OpKind::NgramRows, true, false, false, 0},
+    {OpKind::TableRows, true, false, false, 0},
 };
 static_assert(std::size(kOperands) == kOpKindCount, "every operation is surveyed");
+
+// Widths of operations on streams and of tables.
+void size_streams(OpRequest& r) {
+    if (r.kind == OpKind::StreamSpread || r.kind == OpKind::StreamScale ||
+        r.kind == OpKind::StreamAdd)
+        r.n = r.heads * r.k;
+    if (r.kind == OpKind::StreamMix) r.n = r.k / r.heads;
+    if (r.kind == OpKind::StreamScores) r.n = r.heads;
+    if (!reads_on_demand(r.kind)) return;
+    r.heads = 2;
+    r.head_dim = 256;
+    r.n = r.kind == OpKind::TableRows ? r.heads * r.head_dim : r.heads;
+}
 
 OpRequest typical_request(OpKind kind) {
     OpRequest request;
@@ -57,7 +78,9 @@ OpRequest typical_request(OpKind kind) {
     request.kv_heads = 2;
     request.head_dim = request.rope_dims = 64;
     request.page_tokens = kPageTokens;
-    if (kind == OpKind::ShortConv) request.taps = 4;
+    size_streams(request);
+    if (kind == OpKind::ShortConv || kind == OpKind::NgramRows) request.taps = 3;
+    if (kind == OpKind::ShortConv) request.dilation = 3;
     request.experts = 8;
     request.experts_used = 2;
     if (kind == OpKind::Route) request.k = request.experts;

@@ -59,9 +59,8 @@ OpWeights add_step(WeightPlan& plan,
             const Packing* packing = resolution.kernels[i]->packing;
             if (packing != nullptr) {
                 packed = find_or_add_packed(plan, files, op.weight, *packing);
-            } else if (!plan.is_mapped[op.weight.file][op.weight.tensor]) {
-                plan.is_mapped[op.weight.file][op.weight.tensor] = true;
-                plan.mapped_bytes += files.tensor(op.weight).bytes;
+            } else {
+                add_unpacked(plan, files, op);
             }
         }
         weights.packed.push_back(packed);
@@ -75,6 +74,21 @@ OpWeights add_step(WeightPlan& plan,
 }
 
 }  // namespace
+
+void add_unpacked(WeightPlan& plan, const TensorFiles& files, const PlannedOp& op) {
+    if (!op.weight.is_present()) return;
+    const uint64_t bytes = files.tensor(op.weight).bytes;
+    if (reads_on_demand(op.request.kind)) {
+        const auto known = std::find(plan.on_demand.begin(), plan.on_demand.end(), op.weight);
+        if (known != plan.on_demand.end()) return;
+        plan.on_demand.push_back(op.weight);
+        plan.on_demand_bytes += bytes;
+        return;
+    }
+    auto is_mapped = plan.is_mapped[op.weight.file][op.weight.tensor];
+    plan.mapped_bytes += is_mapped ? 0 : bytes;
+    is_mapped = true;
+}
 
 WeightPlan plan_weights(const Model& model, const Drafter* drafter, const ResolvedPlan& resolved) {
     STRATA_ASSERT(resolved.is_complete(), "weights are planned for a plan that can run");

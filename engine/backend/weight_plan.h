@@ -46,12 +46,19 @@ struct WeightPlan {
     OpWeights draft;  // empty without a drafter's step
     // Per file and tensor of it: read in place by some operation.
     std::array<std::vector<bool>, kFileCount> is_mapped;
+    // Of which steps read a few rows from the file (reads_on_demand): never packed, copied, locked
+    // or read ahead as a whole, and not part of mapped_bytes.
+    std::vector<TensorSlice> on_demand;
+    uint64_t on_demand_bytes = 0;
     uint64_t packed_bytes = 0;         // of the whole arena
     uint64_t packed_source_bytes = 0;  // read from the files to fill it
     uint64_t vector_elements = 0;
     uint64_t mapped_bytes = 0;  // of the tensors read in place
     WeightBytes drafters;       // of these what only the drafter's step reads
 };
+
+// Counts the weight of `op`, where it has one, as one that no kernel wants packed.
+void add_unpacked(WeightPlan& plan, const TensorFiles& files, const PlannedOp& op);
 
 // Of a complete resolution; `drafter` as for resolve_mode.
 WeightPlan plan_weights(const Model& model, const Drafter* drafter, const ResolvedPlan& resolved);

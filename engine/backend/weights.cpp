@@ -62,6 +62,10 @@ Weights::Weights(const Model& model,
                    sizeof(float),
                "norms and biases") {
     packed_.advise_large_pages();
+    for (const TensorSlice& table : plan_.on_demand) {
+        const std::span<const std::byte> bytes = files_.bytes(table);
+        advise_random_reads(bytes.data(), bytes.size());
+    }
     pack_all(pool, progress);
     load_vectors();
     float* const tables = reinterpret_cast<float*>(vectors_.data()) + plan_.vector_elements;

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "engine/base/thread_pool.h"
 #include "engine/bindings/op_values.h"
 #include "engine/cpu/kernels.h"
+#include "engine/plan/ngram.h"
 #include "engine/plan/routing.h"
 #include "engine/quant/dequantize.h"
 
@@ -100,11 +102,8 @@ class Op {
     void set_weight(const py::bytes& bytes) {
         const std::string_view view = bytes;
         if (request_.weight == DType::None) return;
-        // An embedding's request has the width in n and the vocabulary in k.
-        const bool is_embed = request_.kind == OpKind::Embed;
         weight_.type = request_.weight;
-        weight_.n = is_embed ? request_.k : request_.n;
-        weight_.k = is_embed ? request_.n : request_.taps > 0 ? request_.taps : request_.k;
+        std::tie(weight_.n, weight_.k) = weight_shape();
         weight_.experts = request_.kind == OpKind::ExpertMatmul ? request_.experts : 1;
         weight_.expert_bytes = weight_.n * dtype_bytes(weight_.type, weight_.k);
         const uint64_t needed = weight_.experts * weight_.expert_bytes;
@@ -131,11 +130,21 @@ class Op {
         weight_.bytes = weight_.experts * packed_bytes;
     }
 
+    // Rows and columns.
+    std::pair<uint32_t, uint32_t> weight_shape() const {
+        // An embedding's request has the width in n and the vocabulary in k.
+        if (request_.kind == OpKind::Embed) return {request_.k, request_.n};
+        if (reads_on_demand(request_.kind)) return {request_.k, request_.head_dim};
+        return {request_.n, request_.taps > 0 ? request_.taps : request_.k};
+    }
+
     uint64_t out_width() const { return request_.n > 0 ? request_.n : request_.k; }
 
     uint64_t y_width() const {
         if (request_.kind == OpKind::Concat) return request_.n - request_.k;
         if (request_.kind == OpKind::GatedAdd) return 1;
+        if (request_.kind == OpKind::StreamAdd || request_.kind == OpKind::StreamScale)
+            return request_.heads;
         return request_.kind == OpKind::DeltaRule ? 2 * request_.heads : request_.k;
     }
 
@@ -159,7 +168,8 @@ class Op {
     }
 
     void bind_arrays(const py::dict& arrays, uint32_t rows) {
-        const uint64_t values = input_rows(rows) * request_.k;
+        const bool is_table = request_.kind == OpKind::TableRows;
+        const uint64_t values = input_rows(rows) * (is_table ? request_.heads : request_.k);
         bind_routing(arrays, rows);
         const bool is_gather = request_.kind == OpKind::GatherRows;
         call_.x = array_of<float>(arrays, "x", is_gather ? 0 : values);
@@ -167,6 +177,8 @@ class Op {
         call_.out = array_of<float>(arrays, "out", rows * out_width());
         call_.vector = array_of<float>(arrays, "vector", 0);
         call_.vector2 = array_of<float>(arrays, "vector2", 0);
+        call_.ngram =
+            array_of<uint64_t>(arrays, "ngram", ngram_words(request_.taps, request_.heads));
         bind_states(arrays);
         call_.rope = array_of<float>(arrays, "rope", request_.rope_dims / 2);
         call_.quant.values = array_of<int8_t>(arrays, "values", values);

@@ -19,7 +19,9 @@ constexpr uint32_t kFeatures[] = {kFeatureRopeNeox,
                                   kFeatureGrouped,
                                   kFeatureTiledHeads,
                                   kFeatureExpertOrder,
-                                  kFeatureExpertScale};
+                                  kFeatureExpertScale,
+                                  kFeatureGroupGain,
+                                  kFeatureDilated};
 
 OpKind kind_by_name(const std::string& name) {
     for (int i = 0; i < kOpKindCount; ++i) {

@@ -102,7 +102,7 @@ KernelEntry make_entry() {
     entry.run = run<kIsa>;
     entry.scratch_bytes = scratch_bytes;
     entry.bytes_moved = bytes_moved;
-    entry.tolerance = {.abs = 2e-6, .rel = 1e-5, .nmse = 1e-11};
+    entry.tolerance = {.abs = 3e-6, .rel = 1e-5, .nmse = 1e-11};
     entry.test_requests = test_requests<kStep>;
     return entry;
 }

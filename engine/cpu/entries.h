@@ -32,6 +32,10 @@ void append_rope(Isa isa, std::vector<KernelEntry>& table);
 void append_kv_append(Isa isa, std::vector<KernelEntry>& table);
 void append_attention(Isa isa, std::vector<KernelEntry>& table);
 void append_elementwise(Isa isa, std::vector<KernelEntry>& table);  // SwiGlu, Add
+// Silu, StreamMix, StreamAdd, StreamScores, StreamScale
+void append_streams(Isa isa, std::vector<KernelEntry>& table);
+void append_stream_spread(std::vector<KernelEntry>& table);
+void append_tables(std::vector<KernelEntry>& table);  // NgramRows, TableRows
 // ShortConv, DeltaRule, L2Norm, SigmoidGate
 void append_recurrent(Isa isa, std::vector<KernelEntry>& table);
 

@@ -60,10 +60,11 @@ struct MatmulF32Args {
 };
 
 struct NormArgs {
-    const float* x;     // [rows, k]
-    const float* gain;  // [group]
-    float* out;         // [rows, k]
-    uint32_t k, group;  // group divides k; each group has its own mean
+    const float* x;      // [rows, k]
+    const float* gain;   // [group], or [k] with gain_step = group
+    float* out;          // [rows, k]
+    uint32_t k, group;   // group divides k; each group has its own mean
+    uint32_t gain_step;  // from a group's gains to the next one's
     float eps;
 };
 

@@ -19,6 +19,7 @@ void append_isa(cpu::Isa isa, std::vector<KernelEntry>& table) {
     cpu::append_attention(isa, table);
     cpu::append_elementwise(isa, table);
     cpu::append_recurrent(isa, table);
+    cpu::append_streams(isa, table);
     if (cpu::is_compiled(isa)) return;
     for (size_t i = begin; i < table.size(); ++i) table[i].run = nullptr;
 }
@@ -45,6 +46,8 @@ std::vector<KernelEntry> make_table(const CpuFeatures& features, bool is_for_rep
     cpu::append_delta_gates(table);
     cpu::append_routing(table);
     cpu::append_expert_sum(table);
+    cpu::append_stream_spread(table);
+    cpu::append_tables(table);
     return table;
 }
 

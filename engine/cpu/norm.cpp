@@ -1,6 +1,7 @@
 // RmsNorm: x / sqrt(mean(x^2) + eps) * gain over each row [k], or (kFeatureGrouped) over each
-// group of head_dim with a gain [head_dim]; and RmsNormQuantize, which rounds the result to int8 as
-// Quantize would, without writing it. Bytes moved: each row once in, once out.
+// group of head_dim with one gain [head_dim] for all or (kFeatureGroupGain) gains [k]; and
+// RmsNormQuantize, which rounds the result to int8 as Quantize would, without writing it. Bytes
+// moved: each row once in, once out.
 #include "engine/base/assert.h"
 #include "engine/cpu/entries.h"
 
@@ -29,6 +30,7 @@ NormArgs norm_args(const OpCall& call) {
     args.out = call.out;
     args.k = call.request->k;
     args.group = group_of(*call.request);
+    args.gain_step = (call.request->features & kFeatureGroupGain) != 0 ? args.group : 0;
     args.eps = call.eps;
     return args;
 }
@@ -60,7 +62,7 @@ uint64_t bytes_fused(const OpRequest& r) {
     return uint64_t{r.rows} * (r.k * 5ull + r.k / 32 * 8);
 }
 
-OpRequest shape(OpKind kind, uint32_t rows, uint32_t k, uint32_t head_dim) {
+OpRequest shape(OpKind kind, uint32_t rows, uint32_t k, uint32_t head_dim, uint32_t more = 0) {
     OpRequest request;
     request.kind = kind;
     request.rows = rows;
@@ -68,7 +70,7 @@ OpRequest shape(OpKind kind, uint32_t rows, uint32_t k, uint32_t head_dim) {
     if (head_dim != 0) {
         request.head_dim = head_dim;
         request.heads = k / head_dim;
-        request.features = kFeatureGrouped;
+        request.features = kFeatureGrouped | more;
     }
     return request;
 }
@@ -76,13 +78,15 @@ OpRequest shape(OpKind kind, uint32_t rows, uint32_t k, uint32_t head_dim) {
 std::vector<OpRequest> test_norm() {
     return {shape(OpKind::RmsNorm, 1, 576, 0),
             shape(OpKind::RmsNorm, 5, 67, 0),
-            shape(OpKind::RmsNorm, 3, 3 * 40, 40)};
+            shape(OpKind::RmsNorm, 3, 3 * 40, 40),
+            shape(OpKind::RmsNorm, 3, 4 * 67, 67, kFeatureGroupGain)};
 }
 
 std::vector<OpRequest> test_fused() {
     return {shape(OpKind::RmsNormQuantize, 1, 576, 0),
             shape(OpKind::RmsNormQuantize, 5, 96, 0),
-            shape(OpKind::RmsNormQuantize, 3, 4 * 40, 40)};
+            shape(OpKind::RmsNormQuantize, 3, 4 * 40, 40),
+            shape(OpKind::RmsNormQuantize, 3, 4 * 40, 40, kFeatureGroupGain)};
 }
 
 }  // namespace
@@ -92,7 +96,7 @@ void append_norm(Isa isa, std::vector<KernelEntry>& table) {
         KernelEntry entry;
         entry.id = "rms_norm.row.f32." + std::string(isa_name(isa));
         entry.kind = OpKind::RmsNorm;
-        entry.features = kFeatureGrouped;
+        entry.features = kFeatureGrouped | kFeatureGroupGain;
         entry.isa = isa_name(isa);
         entry.match = match_norm;
         entry.items = items_rows;

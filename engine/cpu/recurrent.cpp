@@ -38,6 +38,7 @@ Refused match_conv(const OpRequest& r) {
         return one_of("weight", dtype_name(r.weight), "f32, f16, bf16");
     if (r.taps < 1 || r.taps > kConvTapsMax)
         return one_of("taps", std::to_string(r.taps), "1 to " + std::to_string(kConvTapsMax));
+    if (conv_dilation(r) == 0) return one_of("dilation", "0", "1 and up");
     return not_multiple("n", r.n, 1);
 }
 
@@ -54,6 +55,7 @@ void run_conv(const OpCall& call, WorkRange range) {
     args.out = call.out;
     args.channels = call.request->n;
     args.tap_count = call.request->taps;
+    args.dilation = conv_dilation(*call.request);
     args.ring_rows = conv_ring_rows(*call.request);
     recurrent_ops<kIsa>().short_conv(args, range.begin, range.end);
 }
@@ -84,12 +86,14 @@ std::vector<OpRequest> test_conv() {
     std::vector<OpRequest> requests;
     const struct {
         DType weight;
-        uint32_t rows, n, taps, undo;
-    } shapes[] = {{DType::F32, 1, 320, 4, 0},
-                  {DType::F32, 7, 67, 4, 0},
-                  {DType::F16, 9, 259, 3, 2},
-                  {DType::BF16, 4, 48, 1, 0},
-                  {DType::F32, 12, 33, 8, 3}};
+        uint32_t rows, n, taps, undo, dilation;
+    } shapes[] = {{DType::F32, 1, 320, 4, 0, 0},
+                  {DType::F32, 7, 67, 4, 0, 0},
+                  {DType::F16, 9, 259, 3, 2, 0},
+                  {DType::BF16, 4, 48, 1, 0, 0},
+                  {DType::F32, 12, 33, 8, 3, 0},
+                  {DType::F16, 13, 67, 4, 0, 3},
+                  {DType::F32, 12, 33, 4, 2, 3}};
     for (const auto& shape : shapes) {
         OpRequest request;
         request.kind = OpKind::ShortConv;
@@ -99,6 +103,8 @@ std::vector<OpRequest> test_conv() {
         request.n = request.k = shape.n;
         request.taps = shape.taps;
         request.undo = shape.undo;
+        request.dilation = shape.dilation;
+        if (shape.dilation != 0) request.features = kFeatureDilated;
         requests.push_back(request);
     }
     return requests;
@@ -247,6 +253,7 @@ KernelEntry entry_of(const char* family, OpKind kind) {
 template <Isa kIsa>
 void append(std::vector<KernelEntry>& table) {
     KernelEntry conv = entry_of<kIsa>("short_conv.ring.f32", OpKind::ShortConv);
+    conv.features = kFeatureDilated;
     conv.match = match_conv;
     conv.items = items_conv;
     conv.run = run_conv<kIsa>;

@@ -35,7 +35,7 @@ inline void conv_row(const ConvArgs& a,
     for_vectors(count, [&](uint32_t i, uint32_t n) {
         V::T sum = V::zero();
         for (uint32_t tap = 0; tap < a.tap_count; ++tap) {
-            const uint32_t back = a.tap_count - 1 - tap;
+            const uint32_t back = (a.tap_count - 1 - tap) * a.dilation;
             if (back > run.position + row) continue;
             const float* source = a.x + at - uint64_t{back} * a.channels;
             if (back > row)

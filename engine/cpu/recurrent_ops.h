@@ -24,7 +24,7 @@ struct ConvArgs {
     const float* x;     // [rows, channels]
     const float* taps;  // [taps, channels], the current row's last
     float* out;         // [rows, channels]
-    uint32_t channels, tap_count, ring_rows;
+    uint32_t channels, tap_count, dilation, ring_rows;
 };
 
 struct DeltaArgs {

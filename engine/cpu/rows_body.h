@@ -26,8 +26,9 @@ inline void norm_group(const float* x, const float* gain, float* out, uint32_t g
 }
 
 inline void norm_row(const NormArgs& a, const float* x, float* out) {
-    for (uint32_t at = 0; at < a.k; at += a.group)
-        norm_group(x + at, a.gain, out + at, a.group, a.eps);
+    const float* gain = a.gain;
+    for (uint32_t at = 0; at < a.k; at += a.group, gain += a.gain_step)
+        norm_group(x + at, gain, out + at, a.group, a.eps);
 }
 
 void rms_norm(const NormArgs& a, uint32_t begin, uint32_t end) {

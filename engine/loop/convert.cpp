@@ -157,7 +157,9 @@ std::vector<protocol::ServingMode> to_wire(const std::vector<ServingMode>& modes
 std::vector<protocol::MemoryPart> to_wire(const std::vector<MemoryPart>& memory) {
     std::vector<protocol::MemoryPart> out;
     out.reserve(memory.size());
-    for (const MemoryPart& part : memory) out.push_back({part.name, part.bytes, part.text});
+    for (const MemoryPart& part : memory) {
+        out.push_back({part.name, part.bytes, part.text, part.on_demand_bytes});
+    }
     return out;
 }
 

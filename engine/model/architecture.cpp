@@ -10,6 +10,7 @@ Architecture qwen35_architecture();
 Architecture qwen35moe_architecture();
 Architecture qwen3moe_architecture();
 Architecture qwen3next_architecture();
+Architecture qwen4exp_architecture();
 
 const std::vector<Architecture>& architectures() {
     static const std::vector<Architecture> table = {
@@ -19,6 +20,7 @@ const std::vector<Architecture>& architectures() {
         qwen35moe_architecture(),
         qwen3moe_architecture(),
         qwen3next_architecture(),
+        qwen4exp_architecture(),
     };
     return table;
 }

@@ -47,7 +47,7 @@ ValueId add_delta_net(
     const DeltaSizes& sizes = hp.delta;
     const Projections projections = add_projections(b, sizes, x);
     const ValueId gates = add_gates(b, sizes, x);
-    const ValueId c = b.short_conv(projections.qkv, "ssm_conv1d");
+    const ValueId c = b.short_conv(projections.qkv, "ssm_conv1d", {sizes.taps});
     b.l2_norm(c, 2 * sizes.key_heads, sizes.head_dim);
     ValueId o = b.delta_rule(c, gates);
     ValueId z = projections.z;

@@ -37,7 +37,8 @@ enum class NodeKind : uint8_t {
     Gather,       // the rows of `x` whose logits are wanted
     Slice,        // of each of `heads` groups of `x` `group` elements from `offset`
     SigmoidGate,  // `x` * sigmoid(`y`)
-    ShortConv,    // silu of a causal convolution over time of each channel of `x`, taps in `weight`
+    ShortConv,    // silu of a causal convolution over time of each channel of `x`: `group` taps in
+                  // `weight`, `offset` positions apart
     L2Norm,      // makes the first `heads` groups of `group` elements of `x` unit vectors, in place
     DeltaGates,  // decays and steps from projections `x` and `y`, bias `vector`, rates `vector2`
     DeltaRule,   // queries, keys and values `x` with gates `y` through the layer's state
@@ -45,6 +46,14 @@ enum class NodeKind : uint8_t {
     ExpertMatmul,  // `x` times `weight` of the experts of `routing`, `out` in the order of experts
     ExpertSum,     // outputs `x` of the experts of `routing`, weighted, of each row
     GatedAdd,      // `x` += sigmoid(`z`) * `y`, `z` one number a row
+    StreamSpread,  // `x` as each of `heads` residual streams
+    Silu,          // silu(`x` / `heads`)
+    StreamMix,     // mean over the streams of sigmoid(`y`) * `x`
+    StreamAdd,     // stream s of `x` += 2 sigmoid(`z`_s / streams) * `y`
+    StreamScores,  // of each stream the gate that `x` and `y` give (op.h)
+    StreamScale,   // stream s = `y`_s * `x`
+    NgramRows,     // token ids -> rows of `weight` that stand for the n-grams that end there
+    TableRows,     // rows `x` of `weight`, side by side
 };
 
 struct Node {
@@ -56,12 +65,13 @@ struct Node {
     ValueId out = kNoValue;      // equals x where the value is changed in place
     ValueId routing = kNoValue;  // ExpertMatmul, ExpertSum
     TensorSlice weight;          // Embed, Matmul, ExpertMatmul
-    TensorSlice vector;          // Norm: gain [group]; Matmul: bias [rows of weight]; DeltaGates;
+    TensorSlice vector;          // Norm: gain [group] or, each group its own, [width of x];
+                                 // Matmul: bias [rows of weight]; DeltaGates;
                                  // ExpertMatmul: scales [experts]
     TensorSlice vector2;         // DeltaGates
-    uint32_t group = 0;          // Norm, Slice, L2Norm
-    uint32_t heads = 0;          // Rope, Slice, L2Norm
-    uint32_t offset = 0;         // Slice
+    uint32_t group = 0;          // Norm, Slice, L2Norm, ShortConv
+    uint32_t heads = 0;          // Rope, Slice, L2Norm, streams, tables
+    uint32_t offset = 0;         // Slice, ShortConv
 };
 
 // One f32 activation, [rows of the step or gathered rows, width]. Behind the choice of experts it
@@ -77,7 +87,8 @@ struct Graph {
     std::vector<Value> values;
     std::vector<Node> nodes;  // in order of execution
     ValueId logits = kNoValue;
-    ValueId hidden = kNoValue;  // what the output head reads
+    ValueId hidden = kNoValue;  // what drafts start from: what the output head reads, of residual
+                                // streams before they are mixed
     bool rope_neox = false;     // rotates pairs (i, i + rope_dims/2) instead of (2i, 2i + 1)
     TensorSlice rope_factors;   // optional: divisors of the rope frequencies [rope_dims / 2]
     bool tiled_heads = false;   // DeltaRule: value head j has key head j % key heads

@@ -135,14 +135,14 @@ void GraphBuilder::check_matrix(const gguf::TensorInfo& tensor,
     }
 }
 
-TensorSlice GraphBuilder::vector(const std::string& name, uint64_t elements) {
+TensorSlice GraphBuilder::vector(const std::string& name, uint64_t elements, bool in_any_shape) {
     const std::string needed = "[" + std::to_string(elements) + "]";
     TensorSlice slice = take(name, needed);
     if (!slice.is_present()) {
         return {};
     }
     const gguf::TensorInfo& tensor = files_.tensor(slice);
-    if (tensor.shape[0] != elements || tensor.elements() != elements) {
+    if (tensor.elements() != elements || (!in_any_shape && tensor.shape[0] != elements)) {
         add_problem(ErrorKind::InvalidRequest,
                     codes_.shape,
                     "tensor " + name + " has shape " + shape_text(tensor.dimensions, tensor.shape) +
@@ -326,8 +326,13 @@ ValueId GraphBuilder::gather(ValueId x) {
     return scope_ == GraphScope::DraftedModel ? x : add_gather(x);
 }
 
-ValueId GraphBuilder::add_head(ValueId x, const std::string& weight, const std::string& bias) {
+ValueId GraphBuilder::keep_hidden(ValueId x) {
     graph_.hidden = x;
+    return graph_.values[x].gathered ? x : add_gather(x);
+}
+
+ValueId GraphBuilder::add_head(ValueId x, const std::string& weight, const std::string& bias) {
+    if (graph_.hidden == kNoValue) graph_.hidden = x;
     const ValueId rows = graph_.values[x].gathered ? x : add_gather(x);
     TensorSlice slice = matrix(weight, graph_.values[rows].width, hp_.vocab);
     slice.rows = hp_.vocab;
@@ -354,10 +359,13 @@ ValueId GraphBuilder::draft_head(ValueId x,
                                  std::string_view embedding_tensor) {
     const ValueId hidden =
         add_norm(x, own_or("nextn.shared_head_norm", norm_tensor), graph_.values[x].width);
+    return draft_logits(hidden, embedding_tensor);
+}
+
+ValueId GraphBuilder::draft_logits(ValueId x, std::string_view embedding_tensor) {
     const std::string own = full_name("nextn.shared_head_head", ".weight");
-    return find(own) == nullptr
-               ? head(hidden, embedding_tensor)
-               : add_head(hidden, own, full_name("nextn.shared_head_head", ".bias"));
+    return find(own) == nullptr ? head(x, embedding_tensor)
+                                : add_head(x, own, full_name("nextn.shared_head_head", ".bias"));
 }
 
 // Tensors that this graph has no need to know: for a model those of its draft layers, for a drafter

@@ -69,7 +69,11 @@ class GraphBuilder {
     // Of recurrent layers (delta_net.h).
     bool has(std::string_view tensor) const;  // the file has it, in this layer
     void use_tiled_heads(bool tiled);         // DeltaRule: value head j has key head j % key heads
-    ValueId short_conv(ValueId x, std::string_view tensor);
+    struct Taps {
+        uint32_t count;
+        uint32_t apart = 1;  // positions from one to the next
+    };
+    ValueId short_conv(ValueId x, std::string_view tensor, Taps taps);
     void l2_norm(ValueId x, uint32_t groups, uint32_t width);  // of the first groups, in place
     // Decays and steps of the heads, from projections [rows, heads]; `rate` goes without ".weight",
     // `bias` is a ".bias".
@@ -92,8 +96,27 @@ class GraphBuilder {
     ValueId expert_sum(ValueId x, ValueId routing);      // weighted: [rows, width of x]
     void gated_add(ValueId x, ValueId y, ValueId gate);  // x += sigmoid(gate) * y, gate [rows, 1]
 
+    // Of residual streams (hyper_connection.h): S = hparams.streams.count vectors side by side.
+    ValueId spread_streams(ValueId x);                         // [rows, width] -> S copies
+    ValueId norm_streams(ValueId x, std::string_view tensor);  // over each stream, gains [S, width]
+    ValueId stream_silu(ValueId x);                            // silu(x / S)
+    ValueId mix_streams(ValueId x, ValueId gates);             // mean of sigmoid(gates) * x
+    void add_streams(ValueId x, ValueId y, ValueId gates);     // x_s += 2 sigmoid(gates_s / S) * y
+    ValueId score_streams(ValueId x, ValueId y);               // OpKind::StreamScores: [rows, S]
+    ValueId scale_streams(ValueId x, ValueId scores);          // scores_s * x: [rows, S * width]
+
+    // Of a table addressed by n-grams (ngram_table.h).
+    ValueId ngram_rows(std::string_view tensor);
+    ValueId table_rows(ValueId rows, std::string_view tensor);  // [rows, heads * width of a row]
+
+    // A tensor that this graph does not need although models of its architecture have it.
+    void skip(std::string_view tensor);
+
     // The rows whose logits are wanted; `x` itself in a drafted model, whose head gathers.
     ValueId gather(ValueId x);
+    // What drafts start from, where that is not what the output head reads; the rows of it whose
+    // logits are wanted.
+    ValueId keep_hidden(ValueId x);
     // Output head on hidden state `x`: tensor "output", or the embedding table where the file has
     // none.
     ValueId head(ValueId x, std::string_view embedding_tensor);
@@ -101,6 +124,10 @@ class GraphBuilder {
     // Of a drafter, inside its layer (drafter.h). What its layer reads, from a token and a hidden
     // state: [rows, width].
     ValueId draft_input(std::string_view embedding_tensor);
+    // The same of residual streams, each from the token and its own part of the hidden state.
+    ValueId draft_input_streams(std::string_view embedding_tensor);
+    // Output head behind the layer: the layer's own, or the model's.
+    ValueId draft_logits(ValueId x, std::string_view embedding_tensor);
     // Norm and output head behind the layer: the layer's own, or those of the model.
     ValueId draft_head(ValueId x, std::string_view norm_tensor, std::string_view embedding_tensor);
 
@@ -126,8 +153,12 @@ class GraphBuilder {
     void check_matrix(const gguf::TensorInfo& tensor,
                       const std::array<uint64_t, 4>& shape,
                       const std::string& needed);
-    TensorSlice vector(const std::string& name, uint64_t elements);
+    // `in_any_shape`: the elements may lie in the file as a matrix.
+    TensorSlice vector(const std::string& name, uint64_t elements, bool in_any_shape = false);
     TensorSlice optional_vector(const std::string& name, uint64_t elements);
+    TensorSlice stream_gains(const std::string& name);
+    TensorSlice table(std::string_view tensor);
+    Node& add_stream_node(NodeKind kind, ValueId x, ValueId out);
     TensorSlice take(const std::string& name, std::string_view needed);
     void add_problem(ErrorKind kind, const char* code, std::string text);
     bool is_foreign(const gguf::TensorInfo& tensor) const;

@@ -39,15 +39,17 @@ ValueId GraphBuilder::sigmoid_gate(ValueId x, ValueId gate) {
     return out;
 }
 
-ValueId GraphBuilder::short_conv(ValueId x, std::string_view tensor) {
+ValueId GraphBuilder::short_conv(ValueId x, std::string_view tensor, Taps taps) {
     const Value value = graph_.values[x];
-    TensorSlice taps = matrix(full_name(tensor, ".weight"), hp_.delta.taps, value.width);
-    taps.rows = value.width;
+    TensorSlice weight = matrix(full_name(tensor, ".weight"), taps.count, value.width);
+    weight.rows = value.width;
     const ValueId out = new_value(value.width, value.gathered);
     Node& node = add_node(NodeKind::ShortConv);
     node.x = x;
     node.out = out;
-    node.weight = taps;
+    node.weight = weight;
+    node.group = taps.count;
+    node.offset = taps.apart;
     return out;
 }
 

@@ -33,6 +33,25 @@ struct MoeSizes {
     float weights_scale = 1;
 };
 
+// Of hyper-connections (hyper_connection.h): the residual stream is `count` vectors of `width`.
+struct StreamSizes {
+    uint32_t count = 1;     // 1: a plain residual stream
+    uint32_t low_rank = 0;  // inner width of a connection
+};
+
+// Of a table addressed by n-grams of token ids (ngram_table.h).
+struct TableSizes {
+    uint32_t layer = 0;           // before which its values are added
+    uint32_t tokens = 0;          // of the longest n-gram; 0: there is no table
+    uint32_t heads = 0;           // rows that a token reads
+    uint32_t width = 0;           // of a row
+    uint32_t taps = 0;            // of the convolution over time, `tokens` positions apart
+    uint64_t rows = 0;            // that the hash may name
+    std::vector<uint64_t> words;  // constants of the hash (engine/plan/ngram.h)
+
+    bool is_present() const { return tokens > 0; }
+};
+
 struct Hparams {
     std::string architecture;
     uint32_t layers = 0;        // without draft layers
@@ -44,13 +63,19 @@ struct Hparams {
     uint32_t kv_heads = 0;
     uint32_t head_dim = 0;  // of queries, keys and values
     uint32_t vocab = 0;
-    uint32_t context = 0;    // tokens the model was made for
-    float eps = 0;           // of RmsNorm
-    uint32_t rope_dims = 0;  // rotated elements of each head, even
+    uint32_t context = 0;      // tokens the model was made for, or that can be computed
+    std::string context_text;  // why the latter is less; empty where it is not
+    float eps = 0;             // of RmsNorm
+    uint32_t rope_dims = 0;    // rotated elements of each head, even
     double rope_base = 0;
     double rope_scale = 1;           // positions are multiplied by it (linear scaling)
     std::vector<bool> is_recurrent;  // [layers] of models with recurrent layers, else empty
     DeltaSizes delta;                // of the recurrent layers
+    StreamSizes streams;
+    TableSizes table;
+
+    // Elements of a row's residual streams, which drafts start from.
+    uint32_t hidden_width() const { return streams.count * width; }
 
     bool has_recurrent_layers() const { return delta.taps > 0; }
     bool is_recurrent_layer(uint32_t layer) const {

@@ -12,7 +12,8 @@ const gguf::File& TensorFiles::file(uint32_t index) const {
 std::span<const std::byte> TensorFiles::bytes(const TensorSlice& slice) const {
     const gguf::TensorInfo& info = tensor(slice);
     const std::span<const std::byte> all = file(slice.file).tensor_bytes(info);
-    if (info.dimensions == 1) {
+    // A vector may lie in the file as a matrix of its elements.
+    if (info.dimensions == 1 || (slice.experts == 1 && slice.rows == info.elements())) {
         return all.subspan(dtype_bytes(info.type, slice.row_begin),
                            dtype_bytes(info.type, slice.rows));
     }

@@ -111,6 +111,22 @@ void Lowering::lower(const Node& node) {
             return lower_expert_sum(node);
         case NodeKind::GatedAdd:
             return lower_gated_add(node);
+        case NodeKind::StreamSpread:
+            return lower_stream(OpKind::StreamSpread, node);
+        case NodeKind::Silu:
+            return lower_stream(OpKind::Silu, node);
+        case NodeKind::StreamMix:
+            return lower_stream(OpKind::StreamMix, node);
+        case NodeKind::StreamAdd:
+            return lower_stream_add(node);
+        case NodeKind::StreamScores:
+            return lower_stream(OpKind::StreamScores, node);
+        case NodeKind::StreamScale:
+            return lower_stream(OpKind::StreamScale, node);
+        case NodeKind::NgramRows:
+            return lower_ngram_rows(node);
+        case NodeKind::TableRows:
+            return lower_table_rows(node);
     }
 }
 
@@ -128,7 +144,8 @@ void Lowering::lower_norm(const Node& node) {
     if (node.group != width) {
         shape.head_dim = node.group;
         shape.heads = width / node.group;
-        shape.features = kFeatureGrouped;
+        const bool has_own_gains = node.vector.rows == width;
+        shape.features = kFeatureGrouped | (has_own_gains ? uint32_t{kFeatureGroupGain} : 0u);
     }
     const auto fill = [&](OpKind kind) -> PlannedOp& {
         PlannedOp& op = add_op(kind, node, node.x);

@@ -62,6 +62,12 @@ class Lowering {
     void lower_delta_rule(const Node& node);
     void add_state(PlannedOp& op);
 
+    // Of residual streams and tables (lowering_streams.cpp).
+    void lower_stream(OpKind kind, const Node& node);
+    void lower_stream_add(const Node& node);
+    void lower_ngram_rows(const Node& node);
+    void lower_table_rows(const Node& node);
+
     const LoweringSource& source_;
     const Hparams& hp_;
     const Graph& graph_;

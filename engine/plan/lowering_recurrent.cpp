@@ -17,7 +17,11 @@ void Lowering::lower_slice(const Node& node) {
 void Lowering::lower_short_conv(const Node& node) {
     PlannedOp& op = add_op(OpKind::ShortConv, node, node.x);
     op.request.k = op.request.n = graph_.values[node.x].width;
-    op.request.taps = hp_.delta.taps;
+    op.request.taps = node.group;
+    if (node.offset > 1) {
+        op.request.dilation = node.offset;
+        op.request.features = kFeatureDilated;
+    }
     op.request.undo = source_.undo;
     op.x = node.x;
     op.out = node.out;

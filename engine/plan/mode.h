@@ -67,6 +67,7 @@ struct MemoryPart {
     std::string name;  // "weights.mapped", "weights.packed", "kv", "activations", "logits"
     uint64_t bytes = 0;
     std::string text;
+    uint64_t on_demand_bytes = 0;  // in the file, of which none has to be in memory
 };
 
 }  // namespace strata

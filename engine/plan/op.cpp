@@ -9,14 +9,17 @@ namespace strata {
 namespace {
 
 constexpr std::array<std::string_view, kOpKindCount> kNames = {
-    "embed",      "rms_norm",      "rms_norm_quantize",
-    "quantize",   "matmul",        "rope",
-    "kv_append",  "attention",     "swiglu",
-    "add",        "concat",        "gather_rows",
-    "slice",      "sigmoid_gate",  "short_conv",
-    "l2_norm",    "delta_gates",   "delta_rule",
-    "route",      "group_experts", "expert_matmul",
-    "expert_sum", "gated_add",
+    "embed",         "rms_norm",      "rms_norm_quantize",
+    "quantize",      "matmul",        "rope",
+    "kv_append",     "attention",     "swiglu",
+    "add",           "concat",        "gather_rows",
+    "slice",         "sigmoid_gate",  "short_conv",
+    "l2_norm",       "delta_gates",   "delta_rule",
+    "route",         "group_experts", "expert_matmul",
+    "expert_sum",    "gated_add",     "stream_spread",
+    "silu",          "stream_mix",    "stream_add",
+    "stream_scores", "stream_scale",  "ngram_rows",
+    "table_rows",
 };
 
 void append_count(std::string& line, std::string_view name, uint32_t value) {
@@ -53,9 +56,17 @@ std::string_view feature_name(uint32_t bit) {
             return "expert_order";
         case kFeatureExpertScale:
             return "expert_scale";
+        case kFeatureGroupGain:
+            return "group_gain";
+        case kFeatureDilated:
+            return "dilated";
         default:
             return "unnamed feature";
     }
+}
+
+bool reads_on_demand(OpKind kind) {
+    return kind == OpKind::NgramRows || kind == OpKind::TableRows;
 }
 
 std::string describe(const OpRequest& request) {
@@ -73,6 +84,7 @@ std::string describe(const OpRequest& request) {
     append_count(line, "rope_dims", request.rope_dims);
     append_count(line, "page_tokens", request.page_tokens);
     append_count(line, "taps", request.taps);
+    append_count(line, "dilation", request.dilation);
     append_count(line, "offset", request.offset);
     append_count(line, "undo", request.undo);
     append_count(line, "experts", request.experts);

@@ -37,8 +37,19 @@ enum class OpKind : uint8_t {
     ExpertMatmul,  // [R, k] x weight [experts, n, k] -> [R * U, n] in the order of experts
     ExpertSum,     // [R * U, k] in the order of experts -> [R, k], weighted, by falling weight
     GatedAdd,      // x += sigmoid(gate) * y; x, y [R, k], gate [R, 1]
+    // Residual streams: S = `heads` vectors of one width side by side in a row.
+    StreamSpread,  // x [R, k] S times side by side: [R, n]
+    Silu,          // silu(x / heads), [R, k]
+    StreamMix,     // mean over the streams of sigmoid(y) * x; x, y [R, k] -> [R, n]
+    StreamAdd,     // stream s += 2 sigmoid(gate_s / S) * x; x [R, k], gates y [R, S], in place
+    StreamScores,  // of each stream sigmoid(root(x_s . y_s / sqrt(k / S))), root(t) = sign(t)
+                   // sqrt(max(|t|, 1e-6)); x, y [R, k] -> [R, S]
+    StreamScale,   // stream s = y_s * x; x [R, k], y [R, S] -> [R, n]
+    // Tables addressed by n-grams of token ids (ngram.h), of which a step reads a few rows.
+    NgramRows,  // token ids -> `heads` table rows, words [R, heads]; asks for them from the file
+    TableRows,  // rows x [R, heads] of a table [k, head_dim], decoded side by side: [R, n]
 };
-inline constexpr int kOpKindCount = 23;
+inline constexpr int kOpKindCount = 31;
 
 std::string_view op_name(OpKind kind);  // "matmul", "rms_norm", "kv_append", ...
 
@@ -53,6 +64,8 @@ enum Feature : uint32_t {
                                     // j / (heads / kv_heads)
     kFeatureExpertOrder = 1u << 8,  // ExpertMatmul: x has a row for each pair, in their order
     kFeatureExpertScale = 1u << 9,  // ExpertMatmul: outputs of expert e times scale [experts][e]
+    kFeatureGroupGain = 1u << 10,   // RmsNorm: each group has gains of its own, [k]
+    kFeatureDilated = 1u << 11,     // ShortConv: taps are `dilation` rows apart
 };
 std::string_view feature_name(uint32_t bit);
 
@@ -70,9 +83,11 @@ struct OpRequest {
     uint32_t head_dim = 0;
     uint32_t rope_dims = 0;
     uint32_t page_tokens = 0;
-    uint32_t taps = 0;          // ShortConv: rows of a sequence that one output sees
+    uint32_t taps = 0;          // ShortConv: rows of a sequence that one output sees; NgramRows:
+                                // tokens of the longest n-gram
+    uint32_t dilation = 0;      // ShortConv with kFeatureDilated
     uint32_t offset = 0;        // Slice
-    uint32_t undo = 0;          // ShortConv, DeltaRule: last rows of a step that may be taken back
+    uint32_t undo = 0;          // operations with state: last rows of a step that may be taken back
     uint32_t experts = 0;       // of the layer
     uint32_t experts_used = 0;  // that each row chooses
     uint32_t features = 0;      // Feature bits
@@ -80,6 +95,10 @@ struct OpRequest {
     std::string tensor;  // name of the weight in the file, or empty
     int32_t layer = -1;
 };
+
+// Whether the operation reads a few rows of its weight, which stays in the file and need not be in
+// memory.
+bool reads_on_demand(OpKind kind);
 
 // One line for reports and errors: "matmul weight=q4_1 act=i8block n=576 k=1536 rows=256
 // (blk.0.ffn_down.weight)".

@@ -24,6 +24,7 @@ inline constexpr OpCountField kOpCountFields[] = {
     {"rope_dims", &OpRequest::rope_dims},
     {"page_tokens", &OpRequest::page_tokens},
     {"taps", &OpRequest::taps},
+    {"dilation", &OpRequest::dilation},
     {"offset", &OpRequest::offset},
     {"undo", &OpRequest::undo},
     {"experts", &OpRequest::experts},

@@ -2,7 +2,8 @@
 // with the plan that sizes it. All f32.
 //
 // ShortConv keeps the inputs of the last conv_ring_rows() positions, [ring rows, n]; position p is
-// row p modulo the ring rows. Taking rows back needs nothing: they are written over.
+// row p modulo the ring rows. Taking rows back needs nothing: they are written over. NgramRows
+// keeps the last token ids in a ring of the same kind, words [ring rows].
 //
 // DeltaRule keeps, for each of `heads` value heads, the matrix S [key, value] of head_dim x
 // head_dim in blocks of kStateColumns values, [heads, head_dim / kStateColumns, head_dim,
@@ -18,7 +19,16 @@ namespace strata {
 
 inline constexpr uint32_t kStateColumns = 16;
 
+// Positions between neighbouring taps.
+inline uint32_t conv_dilation(const OpRequest& request) {
+    return (request.features & kFeatureDilated) != 0 ? request.dilation : 1;
+}
+
 inline uint32_t conv_ring_rows(const OpRequest& request) {
+    return (request.taps - 1) * conv_dilation(request) + request.undo;
+}
+
+inline uint32_t ngram_ring_rows(const OpRequest& request) {
     return request.taps - 1 + request.undo;
 }
 
@@ -33,6 +43,8 @@ inline uint64_t op_state_floats(const OpRequest& request) {
     uint64_t floats = 0;
     if (request.kind == OpKind::ShortConv) {
         floats = uint64_t{conv_ring_rows(request)} * request.n;
+    } else if (request.kind == OpKind::NgramRows) {
+        floats = ngram_ring_rows(request);
     } else if (request.kind == OpKind::DeltaRule) {
         floats = uint64_t{request.heads} * request.head_dim * request.head_dim +
                  2ull * request.undo * delta_log_floats(request);

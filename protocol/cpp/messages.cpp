@@ -589,13 +589,15 @@ static void take(Reader& r, ModePlan& m) {
 }
 
 static void put(Writer& w, const MemoryPart& m) {
-    w.map(3);
+    w.map(4);
     w.str("name");
     put(w, m.name);
     w.str("bytes");
     put(w, m.bytes);
     w.str("text");
     put(w, m.text);
+    w.str("on_demand_bytes");
+    put(w, m.on_demand_bytes);
 }
 
 static void take_fields(Reader& r, MemoryPart& m, size_t count) {
@@ -614,6 +616,9 @@ static void take_fields(Reader& r, MemoryPart& m, size_t count) {
         } else if (key == "text") {
             r.at("MemoryPart.text");
             take(r, m.text);
+        } else if (key == "on_demand_bytes") {
+            r.at("MemoryPart.on_demand_bytes");
+            take(r, m.on_demand_bytes);
         } else {
             r.skip();
         }

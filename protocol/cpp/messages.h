@@ -117,6 +117,7 @@ struct MemoryPart {
         name;  // "weights.mapped" or "weights.copied", "weights.packed", "kv", "activations", ...
     uint64_t bytes{};
     std::string text;
+    uint64_t on_demand_bytes = 0;  // of a file, read as they are needed; none has to be in memory
 };
 
 // A value of a configuration that is less than was asked, for `Caps.reasons[reason]`.

@@ -135,6 +135,7 @@ class MemoryPart(Struct):
     name: str  # "weights.mapped" or "weights.copied", "weights.packed", "kv", "activations", ...
     bytes: U64
     text: str = ""
+    on_demand_bytes: U64 = 0  # of a file, read as they are needed; none has to be in memory
 
 
 class Shortfall(Struct):

@@ -8,6 +8,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from tools.synth_model import add_metadata
 from tools.synth_shapes import Shape, metadata_of, tensor_shapes
 
 ALIGNMENT = 32
@@ -37,17 +38,7 @@ def write_sparse_model(
     """A model whose weights are a hole; matrices take the `kinds` in turn, vectors are f32."""
     writer = gguf.GGUFWriter(str(path), shape.architecture)
     for key, value in metadata_of(shape).items():
-        match value:
-            case bool():
-                writer.add_bool(key, value)
-            case int():
-                writer.add_uint32(key, value)
-            case float():
-                writer.add_float32(key, value)
-            case str():
-                writer.add_string(key, value)
-            case _:
-                writer.add_array(key, value)
+        add_metadata(writer, key, value)
     total = 0
     for i, (name, dims) in enumerate(tensor_shapes(shape).items()):
         is_matrix = len(dims) > 1 and dims[-1] >= 32  # rows of a convolution are shorter

@@ -25,6 +25,8 @@ from tests.ops.reference import (
     rope,
     swiglu,
 )
+from tests.ops.stream_cases import STREAM_CASES
+from tests.ops.table_cases import TABLE_CASES
 
 CASES: dict[str, Callable[[np.random.Generator, Request], Case]] = {
     "embed": embed,
@@ -41,6 +43,8 @@ CASES: dict[str, Callable[[np.random.Generator, Request], Case]] = {
     "gather_rows": gather_rows,
     **EXPERT_CASES,
     **RECURRENT_CASES,
+    **STREAM_CASES,
+    **TABLE_CASES,
 }
 
 

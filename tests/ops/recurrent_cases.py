@@ -73,7 +73,9 @@ def rounded_floats(floats: int) -> int:
 
 def short_conv(rng: np.random.Generator, r: Request) -> Case:
     rows, n, taps = r["rows"], r["n"], r["taps"]
-    ring = taps - 1 + r["undo"]
+    apart = r["dilation"] if "dilated" in r["features"] else 1
+    reach = (taps - 1) * apart
+    ring = reach + r["undo"]
     weight = random_weight(rng, r["weight"], n, taps)
     table = decode(r["weight"], weight, n)
     runs = runs_of(rng, r)
@@ -91,14 +93,14 @@ def short_conv(rng: np.random.Generator, r: Request) -> Case:
             history = after[run["slot"], : ring * n].reshape(ring, n)
             inputs = {
                 q: history[q % ring].copy()
-                for q in range(max(0, run["position"] - taps + 1), run["position"])
+                for q in range(max(0, run["position"] - reach), run["position"])
             }
             for i in range(run["rows"]):
                 p = run["position"] + i
                 inputs[p] = x[run["row"] + i].astype(np.float64)
                 total = np.zeros(n)
                 for tap in range(taps):
-                    q = p - (taps - 1 - tap)
+                    q = p - (taps - 1 - tap) * apart
                     if q >= 0:
                         total += table[:, tap] * inputs[q]
                 out[run["row"] + i] = total * sigmoid(total)

@@ -42,9 +42,8 @@ def quantize(x: NDArray[np.float32]) -> Arrays:
 def rms_norm(x: NDArray[Any], gain: NDArray[Any], group: int, eps: float) -> NDArray[np.float64]:
     wide = x.astype(np.float64).reshape(-1, x.shape[-1] // group, group)
     mean = (wide**2).mean(axis=-1, keepdims=True)
-    out: NDArray[np.float64] = (wide / np.sqrt(mean + eps) * gain.astype(np.float64)).reshape(
-        x.shape
-    )
+    gains = gain.astype(np.float64).reshape(-1, group)  # one for all groups, or each its own
+    out: NDArray[np.float64] = (wide / np.sqrt(mean + eps) * gains).reshape(x.shape)
     return out
 
 
@@ -92,7 +91,7 @@ def embed(rng: np.random.Generator, r: Request) -> Case:
 def norm_inputs(rng: np.random.Generator, r: Request) -> tuple[Arrays, int]:
     group = r["head_dim"] if "grouped" in r["features"] else r["k"]
     x = activations(rng, r["rows"], r["k"])
-    gain = activations(rng, 1, group)[0]
+    gain = activations(rng, 1, r["k"] if "group_gain" in r["features"] else group)[0]
     return {"x": x, "vector": gain}, group
 
 

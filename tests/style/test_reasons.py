@@ -19,7 +19,8 @@ LISTS = {LIST, "protocol/strata_protocol/decision_reasons.py"}
 # First parts of dotted texts that are no codes: keys of GGUF files, names of memory parts, of
 # control group files, of loggers, of OpenAI's objects.
 OTHER_FIRST = {
-    *("attention", "general", "nextn", "rope", "split", "ssm", "tokenizer"),
+    *("attention", "general", "hyper_connection", "indexer", "nextn", "ple", "rope", "split"),
+    *("ssm", "tokenizer"),
     *("aiohttp", "asyncio", "chat", "memory", "strata", "weights"),
 }
 MEMORY_PARTS = {

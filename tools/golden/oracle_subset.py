@@ -6,7 +6,8 @@ Input: arrays `<prompt>.tokens` int32 [T] and `<prompt>.logits_np_f64` f64 [T, v
 prompts (tests/data/oracle/README.md says where they come from). Output: the same prompts as
 `<prompt>.tokens` and `<prompt>.logits`, rounded to f32 (an error below 2e-6 at these sizes); of
 models with a draft layer also its rows over the prompt, `<prompt>.draft_rows` [T, vocab], and a
-chain of drafts behind it, `<prompt>.draft_logits` [drafts, vocab], from token `draft_first` on.
+chain of drafts behind it, `<prompt>.draft_logits` [drafts, vocab], from token `draft_first` on;
+`.whole` where the hidden state was normed as a whole and not by stream.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from pathlib import Path
 import numpy as np
 
 SUFFIX = ".logits_np_f64"
-DRAFTS = {"mtp_catchup": "draft_rows", "mtp_draft_logits": "draft_logits"}
+DRAFTS = {
+    "mtp_catchup": "draft_rows",
+    "mtp_draft_logits": "draft_logits",
+    "mtp_catchup.hnorm_whole": "draft_rows.whole",
+    "mtp_draft_logits.hnorm_whole": "draft_logits.whole",
+}
 
 
 def main() -> int:

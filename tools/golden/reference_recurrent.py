@@ -69,6 +69,9 @@ class RecurrentReference(ReferenceModel):
         mixed = np.einsum("hts,shd->thd", weights, v) * sigmoid(both[..., dim:])
         return self._matmul(mixed.reshape(rows, -1), f"{block}attn_output")
 
+    def _output_gate(self, z: Array) -> Array:
+        return z * sigmoid(z)
+
     def _projections(self, h: Array, block: str) -> tuple[Array, Array]:
         """What the convolution takes, [T, channels], and z, [T, value heads * state size]."""
         if f"{block}ssm_in.weight" not in self._tensors:
@@ -114,7 +117,7 @@ class RecurrentReference(ReferenceModel):
             delta = step[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
             state += k[t][:, :, None] * delta[:, None, :]
             out[t] = np.einsum("hkv,hk->hv", state, q[t])
-        y = self._norm(out, f"{block}ssm_norm") * z * sigmoid(z)
+        y = self._norm(out, f"{block}ssm_norm") * self._output_gate(z)
         return self._matmul(y.reshape(rows, -1), f"{block}ssm_out")
 
     def _layer(self, x: Array, layer: int) -> Array:

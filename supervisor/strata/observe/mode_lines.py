@@ -49,8 +49,14 @@ def memory_lines(memory: Sequence[MemoryPart]) -> list[str]:
     """The plan's memory by part; nothing where it is not known."""
     if not memory:
         return []
-    parts = ", ".join(f"{part.name} {bytes_text(part.bytes)}" for part in memory)
+    parts = ", ".join(f"{part.name} {_size(part)}" for part in memory)
     return [f"memory: {bytes_text(sum(part.bytes for part in memory))} ({parts})"]
+
+
+def _size(part: MemoryPart) -> str:
+    if part.on_demand_bytes:
+        return f"{bytes_text(part.on_demand_bytes)} in the file"
+    return bytes_text(part.bytes)
 
 
 def _is_folded(row: ModeRow) -> bool:

@@ -1,0 +1,77 @@
+// Architecture `qwen4exp`: hyper-connections in the place of the residual stream and its norms,
+// three gated DeltaNet layers, whose output gate is a sigmoid, then one of gated attention, each
+// followed by a mixture of experts; before one layer a table of n-grams is added. Attention layers
+// have index keys that choose what a query attends to in long contexts; contexts that short
+// (qwen4exp_hparams.cpp) attend to everything.
+// Sources: the published Qwen3.8 code in transformers (qwen4_exp), and the GGUF tensors of
+// llama.cpp.
+#include "engine/model/architecture.h"
+#include "engine/model/delta_net.h"
+#include "engine/model/hyper_connection.h"
+#include "engine/model/moe.h"
+#include "engine/model/ngram_table.h"
+#include "engine/model/qwen4exp_hparams.h"
+
+namespace strata {
+
+namespace {
+
+void skip_index(GraphBuilder& b) {
+    for (const char* tensor :
+         {"indexer.q_proj", "indexer.k_proj", "indexer.q_norm", "indexer.k_norm"})
+        b.skip(tensor);
+}
+
+ValueId add_mixer(GraphBuilder& b, const Hparams& hp, ValueId x, uint32_t layer, bool is_last) {
+    if (hp.is_recurrent_layer(layer)) return add_delta_net(b, hp, x, OutputGate::Sigmoid, is_last);
+    skip_index(b);
+    return add_gated_attention(b, hp, x, is_last);
+}
+
+ValueId add_layer(GraphBuilder& b, const Hparams& hp, ValueId x, uint32_t layer, bool is_last) {
+    const Connection attention = connect(b, hp, x, "hc_attn");
+    const ValueId mixed = add_mixer(b, hp, attention.input, layer, is_last);
+    ValueId gates = attention.gates;
+    if (is_last) {
+        x = b.gather(x);
+        gates = b.gather(gates);
+    }
+    b.add_streams(x, mixed, gates);
+    const Connection feed_forward = connect(b, hp, x, "hc_ffn");
+    b.add_streams(x, moe(b, hp, feed_forward.input), feed_forward.gates);
+    return x;
+}
+
+void use_positions(GraphBuilder& b) {
+    b.use_rope(/*neox=*/true, "");
+    b.use_tiled_heads(true);
+}
+
+Graph build(GraphBuilder& b, const Hparams& hp) {
+    use_positions(b);
+    const ValueId rows = hp.table.is_present() ? find_table_rows(b) : kNoValue;
+    ValueId x = b.spread_streams(b.embed("token_embd"));
+    for (uint32_t layer = 0; layer < hp.layers; ++layer) {
+        b.begin_layer(layer);
+        if (rows != kNoValue && layer == hp.table.layer) add_table(b, hp, x, rows);
+        x = add_layer(b, hp, x, layer, layer + 1 == hp.layers);
+    }
+    b.end_layers();
+    return b.finish(b.head(mix(b, hp, b.keep_hidden(x), "output_hc"), "token_embd"));
+}
+
+Graph build_draft(GraphBuilder& b, const Hparams& hp) {
+    use_positions(b);
+    b.begin_layer(hp.layers);
+    const ValueId x =
+        add_layer(b, hp, b.draft_input_streams("token_embd"), hp.layers, /*is_last=*/true);
+    return b.finish(b.draft_logits(mix(b, hp, b.keep_hidden(x), "nextn.hc_head"), "token_embd"));
+}
+
+}  // namespace
+
+Architecture qwen4exp_architecture() {
+    return {"qwen4exp", read_qwen4exp_hparams, build, build_draft};
+}
+
+}  // namespace strata

@@ -1,0 +1,141 @@
+"""Architecture qwen4exp against logits from independent implementations: residual streams, the
+table of n-grams, the draft layer; bits that do not depend on steps or on rows taken back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import strata_engine_testing as engine
+
+from tests.model.loading import load, logits_of
+from tests.model.qwen4exp_files import with_top_k
+from tests.model.test_draft_layers import Sequence, behind
+from tests.model.test_recurrent import Feeder
+
+PROMPTS = ("p7", "p40eos", "p99")
+EVERYTHING = 4096  # tokens, more than a prompt has: attention reads all of them
+
+
+@pytest.fixture(scope="module")
+def data(repository: Path) -> Path:
+    return repository / "tests" / "data" / "oracle"
+
+
+@pytest.fixture(scope="module")
+def dense(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model whose logits are in tiny-qwen4exp-dense.npz."""
+    target = tmp_path_factory.mktemp("dense") / "m.gguf"
+    return with_top_k(data / "tiny-qwen4exp.gguf", target, EVERYTHING)
+
+
+def assert_golden(got: np.ndarray, wanted: np.ndarray, bound: float = 1e-3) -> None:
+    worst = float(np.abs(got - wanted).max())
+    assert worst <= bound, f"largest difference {worst:.2e}"
+
+
+@pytest.mark.parametrize("isa", ["auto", "avx2", "portable"])
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_f32_logits_match(data: Path, dense: Path, prompt: str, isa: str) -> None:
+    golden = np.load(data / "tiny-qwen4exp-dense.npz")
+    logits = logits_of(load(dense, isa=isa), golden[f"{prompt}.tokens"])
+    assert_golden(logits, golden[f"{prompt}.logits"])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("chunk", [1, 7, 16])
+def test_chunks_give_the_same_bits(data: Path, dense: Path, chunk: int, threads: int) -> None:
+    tokens = np.load(data / "tiny-qwen4exp-dense.npz")["p99.tokens"]
+    whole = logits_of(load(dense), tokens)
+    np.testing.assert_array_equal(logits_of(load(dense, threads=threads), tokens, chunk), whole)
+
+
+@pytest.mark.parametrize("isa", ["auto", "portable"])
+def test_quantised_logits_match(data: Path, tmp_path: Path, isa: str) -> None:
+    golden = np.load(data / "tiny-qwen4exp-q.npz")
+    path = with_top_k(data / "tiny-qwen4exp-q.gguf", tmp_path / "q.gguf", EVERYTHING)
+    model = load(path, isa=isa)
+    short = golden["p7.tokens"]
+    assert_golden(logits_of(model, short), golden["p7.logits"])
+    # Of the first tokens, where the file's own number of chosen tokens leaves nothing out.
+    for prompt in PROMPTS[1:]:
+        logits = logits_of(model, golden[f"{prompt}.tokens"][:19])
+        assert_golden(logits, golden[f"{prompt}.logits"][:19])
+
+
+def test_rows_alone_have_the_bits_of_a_batch(data: Path, dense: Path) -> None:
+    golden = np.load(data / "tiny-qwen4exp-dense.npz")
+    prompts = [golden["p99.tokens"][:60], golden["p40eos.tokens"]]
+    alone = [logits_of(load(dense, batch=1), prompt, chunk=1) for prompt in prompts]
+    feeder = Feeder(load(dense, batch=2, threads=2), 2)
+    done, rng = [0, 0], np.random.default_rng(3)
+    while any(done[s] < len(prompts[s]) for s in range(2)):
+        parts = []
+        for s in range(2):
+            count = min(int(rng.integers(0, 6)), len(prompts[s]) - done[s])
+            if count > 0:
+                parts.append((s, done[s], prompts[s][done[s] : done[s] + count]))
+        if not parts:
+            continue
+        for (s, first, ids), rows in zip(parts, feeder.step(*parts), strict=True):
+            np.testing.assert_array_equal(rows, alone[s][first : first + len(ids)])
+            done[s] += len(ids)
+
+
+def drafted_plan(spec: int) -> engine.ModePlan:
+    plan = engine.ModePlan(
+        batch=1,
+        prefill=64,
+        kv="f32",
+        activations="f32",
+        threads=1,
+        max_context=128,
+        kv_tokens=1024,
+    )
+    plan.mtp, plan.spec = "model", spec
+    return plan
+
+
+@pytest.fixture(scope="module")
+def drafting(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("mtp") / "m.gguf"
+    return with_top_k(data / "tiny-qwen4exp-mtp.gguf", target, EVERYTHING)
+
+
+@pytest.mark.parametrize("spec", [1, 4])
+def test_rows_taken_back_leave_no_trace(data: Path, drafting: Path, spec: int) -> None:
+    """Behind each token come drafts that are refused, longer than what states look back."""
+    tokens = np.load(data / "tiny-qwen4exp-mtp.npz")["p40eos.tokens"]
+    whole = logits_of(load(drafting), tokens)
+    feeder = Feeder(engine.LoadedModel(str(drafting), drafted_plan(spec)), 1)
+    (first,) = feeder.step((0, 0, tokens[:5]))
+    np.testing.assert_array_equal(first, whole[:5])
+    rng = np.random.default_rng(spec)
+    done = 5
+    while done + spec + 1 <= len(tokens):
+        good = int(rng.integers(0, spec + 1))
+        rows = tokens[done : done + spec + 1].copy()
+        rows[1 + good :] = (rows[1 + good :] + 1) % 320
+        (logits,) = feeder.step((0, done, rows))
+        np.testing.assert_array_equal(logits[: 1 + good], whole[done : done + 1 + good])
+        done += 1 + good
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_draft_layer_matches(data: Path, drafting: Path, prompt: str) -> None:
+    golden = np.load(data / "tiny-qwen4exp-mtp.npz")
+    tokens = golden[f"{prompt}.tokens"]
+    sequence = Sequence(drafting, "model")
+    logits, hidden = sequence.step(tokens, 0)
+    seen = min(len(tokens), 19)  # as far as the golden trunk attends to everything
+    assert_golden(logits[:seen], golden[f"{prompt}.logits"][:seen])
+    rows = sequence.draft_rows(tokens[:seen], behind(hidden)[:seen])
+    assert_golden(rows, golden[f"{prompt}.draft_rows"][:seen])
+    if seen < len(tokens):
+        return
+    token, state = golden["draft_first"], hidden[-1:]
+    for place, wanted in enumerate(golden[f"{prompt}.draft_logits"]):
+        logits, state = sequence.draft(token, len(tokens) + place, state)
+        assert_golden(logits, wanted)
+        token = np.array([wanted.argmax()])
