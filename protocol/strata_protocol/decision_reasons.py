@@ -14,6 +14,7 @@ DECISIONS: Final[tuple[ReasonCode, ...]] = (
         "The engine is stopped by a signal or a debugger; it is left alone.",
         "Let it go on (SIGCONT), or end it.",
     ),
+    ReasonCode("hang.continued", "An engine that was stopped runs again.", "Nothing."),
     ReasonCode(
         "hang.in_kernel",
         "The engine waits in the kernel, for a disk or a device; no second one is started.",

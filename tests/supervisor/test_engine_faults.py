@@ -13,6 +13,7 @@ import pytest
 from strata.engines import stale
 from strata.engines.exits import ExitClass
 from strata.engines.owner_view import EngineState
+from strata.engines.watch import Patience
 from strata.errors import StrictError
 from strata.observe.metrics import Metrics
 from strata.observe.status import Status
@@ -301,6 +302,26 @@ async def test_stopped_engine_is_waited_for(make_rig: RigMaker) -> None:
         await rig.observer.until(lambda: epoch.is_stopped)  # the limit of silence has passed
         os.kill(rig.pid, signal.SIGCONT)
         assert tokens_of(await collect(await rig.submit([7], max_tokens=1))) == [7]
+        assert not rig.observer.exits
+
+
+async def test_an_idle_engine_that_is_stopped_is_told_long_before_it_is_slow(
+    make_rig: RigMaker,
+) -> None:
+    """By its state: no limit of silence is near."""
+    async with make_rig(patience=Patience(silence_s=3600, reader_s=3600)) as rig:
+        await rig.ready()
+        decisions = rig.owner.view.decisions
+        codes = lambda: [entry.code for entry in decisions.entries()]  # noqa: E731
+        os.kill(rig.pid, signal.SIGSTOP)
+        await rig.observer.until(lambda: "hang.stopped" in codes())
+        epoch = rig.owner.view.epoch
+        assert epoch is not None
+        assert epoch.is_stopped
+        os.kill(rig.pid, signal.SIGCONT)
+        await rig.observer.until(lambda: "hang.continued" in codes())
+        assert not epoch.is_stopped
+        assert codes().count("hang.stopped") == 1
         assert not rig.observer.exits
 
 

@@ -91,7 +91,8 @@ async def test_stopped_engine_is_seen_at_once(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGSTOP)
         await stopped(pid)
         seen = await asyncio.to_thread(look, s.run_dir)
-        assert seen.source == "socket"
+        assert (seen.state, seen.source) == ("degraded", "socket")
+        assert seen.reason == "the engine is stopped by a signal or a debugger"
         assert seen.asked_ms < HUNG_ENGINE_S * 1000
         assert seen.engine is not None
         assert (seen.engine.pid, seen.engine.state) == (pid, "stopped")

@@ -48,6 +48,7 @@ from strata.engines import stale, strays
 from strata.engines.blame import is_proving
 from strata.engines.client import EngineClient
 from strata.engines.engine_log import EngineLog
+from strata.engines.engine_record import EngineRecord
 from strata.engines.epoch_beacon import EpochBeacon
 from strata.engines.exits import (
     EngineExit,
@@ -73,6 +74,7 @@ from strata.engines.port import ENGINE_DRAINING, EngineListener, EngineReady
 from strata.engines.process import EngineProcess, Launch, launch
 from strata.engines.quarantine import TRIAL_WAIT_S
 from strata.engines.restart_store import Clocks
+from strata.engines.vitals import is_stopped
 from strata.engines.watch import EngineWatch, Patience
 
 log = logging.getLogger("strata.engine")
@@ -105,11 +107,10 @@ class Epoch:
         record_name: str = stale.RECORD_NAME,
     ) -> None:
         """`on_report` takes code and sentence of what is odd about the engine."""
-        self._record_name = record_name
         self.number = number
+        self.record = EngineRecord(setup.run_dir, number, setup.wanted.run_id, record_name)
         self.handshake = Handshake(setup.wanted, number)
         self.output = EngineLog(setup.run_dir, number)
-        self.is_stopped = False  # by SIGSTOP or a debugger, as seen when it was silent too long
         self._on_idle: Callable[[], None] | None = None
         self.in_flight = 0  # requests sent to it that are not done
         self.is_draining = False  # told to end, by us or from outside: it refused a request
@@ -134,6 +135,12 @@ class Epoch:
         self._stop_requested = asyncio.Event()
         self._connected = asyncio.Event()
 
+    @property
+    def is_stopped(self) -> bool:
+        """By SIGSTOP or a debugger, as the system shows it now."""
+        process = self.process
+        return process is not None and process.returncode is None and is_stopped(process.pid)
+
     # --- life
 
     async def run(self) -> EngineExit:
@@ -156,7 +163,7 @@ class Epoch:
             return self._launch_failed(error)
         self.process = process
         try:
-            await self._write_record(process)
+            await self.record.write(process.pid)
             returncode = await self._attend(process)
         except BaseException:
             process.signal(signal.SIGKILL, Intent.STOP)
@@ -168,7 +175,7 @@ class Epoch:
         left = await asyncio.to_thread(_end_rest, run_dir, process.pid, self.number)
         if left:
             log.warning("ended what the engine had started and left: %s", left)
-        await self._forget_record()
+        await self.record.forget()
         return self._exit(process, returncode)
 
     async def _attend(self, process: EngineProcess) -> int:
@@ -198,37 +205,6 @@ class Epoch:
         finally:
             log_pipe.close()
         return returncode
-
-    async def _write_record(self, process: EngineProcess) -> None:
-        """A full disk or a run directory that is gone costs the record, not the service."""
-        run_dir, run_id = self._setup.run_dir, self._setup.wanted.run_id
-        try:
-            await asyncio.to_thread(
-                stale.write_record, run_dir, process.pid, self.number, run_id, self._record_name
-            )
-        except OSError as error:
-            log.warning(
-                "%s cannot be written: %s; should this supervisor be killed, the next one does not"
-                " know of engine %d",
-                run_dir / stale.RECORD_NAME,
-                error.strerror,
-                process.pid,
-            )
-
-    async def _forget_record(self) -> None:
-        """A record that stays is harmless: its process is gone, and it names the start time."""
-        run_dir = self._setup.run_dir
-        try:
-            await asyncio.to_thread(stale.forget_record, run_dir, self.number)
-        except OSError as error:
-            log.warning("%s cannot be removed: %s", run_dir / stale.RECORD_NAME, error.strerror)
-
-    def promote_record(self) -> None:
-        """The engine was proven beside another one and has taken over. In a thread."""
-        try:
-            stale.promote_record(self._setup.run_dir)
-        except OSError as error:
-            log.warning("%s cannot be renamed: %s", stale.NEXT_NAME, error.strerror)
 
     def stop(self) -> None:
         """Ends the engine: DRAIN where it runs, then SIGTERM, then SIGKILL."""
@@ -274,7 +250,6 @@ class Epoch:
         if self._fault is not None or self.refused is not None:
             return
         self._watch.hang.on_message(message, self._loop.time())
-        self.is_stopped = False
         match message:
             case Tokens() | PromptLogprobs() | Stats():
                 self._listener.on_message(message)
@@ -367,8 +342,12 @@ class Epoch:
 
     def on_report(self, report: Report) -> None:
         log.warning("the engine: %s", report.text)
-        self.is_stopped = report.code == "hang.stopped"
         self._on_report(report.code, f"The engine is left alone: {report.text}.")
+        self._on_changed()
+
+    def on_continued(self) -> None:
+        log.warning("the engine: it runs again")
+        self._on_report("hang.continued", "The engine is no longer stopped and runs again.")
         self._on_changed()
 
     def on_hang(self, text: str) -> None:

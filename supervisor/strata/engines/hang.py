@@ -24,6 +24,7 @@ from strata.engines.pulse import Pulse
 
 LOAD_PHASES = frozenset({"map", "pack", "allocate"})
 WORK_PHASES = STEP_PHASES | LOAD_PHASES | {"probe", "dying"}
+STOPPED_STATES = frozenset("Tt")  # by a signal, by a debugger
 LATE_S = 1.0  # our own lateness, or sleep of the machine, that makes all times start anew
 USUAL_TIMES = 8.0
 LIMIT_MAX_S = 60.0
@@ -104,8 +105,6 @@ class HangWatch:
 
     def on_message(self, message: ToSupervisorMessage, now: float) -> None:
         self.pulse.on_message(message, now)
-        if self._told == "hang.stopped":
-            self._told = ""
         if isinstance(message, Progress):
             self._moved(now)
         if isinstance(message, Ready):
@@ -145,7 +144,7 @@ class HangWatch:
     def judge(self, now: float, vitals: Vitals) -> Verdict:
         """What it means that an engine is slow."""
         is_short = self._is_short_of_memory(now, vitals)
-        if vitals.state in ("T", "t"):
+        if vitals.state in STOPPED_STATES:
             self._restart_times(now)
             return self._report("hang.stopped", "it is stopped by a signal or a debugger")
         problem = self._problem(now)

@@ -186,7 +186,7 @@ class EngineOwner:
         self._course = successor.course.with_rung(*self._restarts.bounds)
         self._gate = successor.gate
         self._found = await asyncio.to_thread(fingerprint, self._course.inputs)
-        await asyncio.to_thread(successor.epoch.promote_record)
+        await asyncio.to_thread(successor.epoch.record.promote)
         await self._restarts.on_place(self._course.memory.inputs, *self._course.place)
         if (choice := successor.epoch.handshake.choice) is not None:
             await self._restarts.take_over(choice)

@@ -1,12 +1,14 @@
-"""What the system says of a process: its state, its page faults, and memory pressure. Linux only;
-elsewhere it says nothing, and nothing is concluded from that."""
+"""What the system says of a process: its state, its page faults, and memory pressure. Faults and
+pressure are known on Linux only; elsewhere nothing is concluded from them."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from strata.engines.hang import Vitals
+import psutil
+
+from strata.engines.hang import STOPPED_STATES, Vitals
 
 _FULL = re.compile(r"^full avg10=([\d.]+)", re.MULTILINE)
 
@@ -20,6 +22,18 @@ def read_vitals(pid: int) -> Vitals:
     except (OSError, IndexError, ValueError):
         return Vitals()
     return Vitals(state, faults, memory_pressure())
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped it, as of now; tens of microseconds."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in STOPPED_STATES
+    except (OSError, IndexError):
+        pass  # gone, or not Linux
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.Error:
+        return False
 
 
 def memory_pressure() -> float:

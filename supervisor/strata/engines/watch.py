@@ -19,7 +19,7 @@ from strata.engines.exits import Intent
 from strata.engines.hang import Fine, Hang, HangWatch, Limits, Report
 from strata.engines.process import EngineProcess
 from strata.engines.steady import slept_s
-from strata.engines.vitals import read_vitals
+from strata.engines.vitals import is_stopped, read_vitals
 
 LOOK_S = 0.25
 DUMP_LOOK_S = 0.02
@@ -68,6 +68,10 @@ class WatchHost(Protocol):
 
     def on_report(self, report: Report) -> None: ...
 
+    def on_continued(self) -> None:
+        """It was stopped by a signal or a debugger, and runs again."""
+        ...
+
     def on_hang(self, text: str) -> None:
         """Before the first signal."""
         ...
@@ -97,12 +101,19 @@ class EngineWatch:
     async def run(self, process: EngineProcess) -> None:
         tick_s = min(LOOK_S, self._patience.ping_s)
         ping_at = due = self._now()
+        was_stopped = False
         while True:
             due = self._now() + tick_s
             await asyncio.sleep(tick_s)
             now = self._now()
-            if self._look(now - due):
+            is_slow, is_still = self._look(now - due), is_stopped(process.pid)
+            # An idle engine that is stopped is not slow for seconds: its state says it at once.
+            if is_slow or is_still:
                 await self._judge(process)
+            if was_stopped and not is_still:
+                self.hang.restart(self._now())
+                self._host.on_continued()
+            was_stopped = is_still
             if self._host.is_running and self._now() >= ping_at:
                 ping_at = self._now() + self._patience.ping_s * 0.99
                 self._host.ping()
