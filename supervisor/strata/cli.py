@@ -167,12 +167,11 @@ async def build_http(
     routes: Sequence[web.RouteDef],
 ) -> web.Application:
     """The HTTP application; reads the model's text part in a thread. Raises ModelDataError."""
-    import asyncio  # noqa: PLC0415  slow to import, and most commands need none of it
-
     from strata.api.app import ApiLimits, build_app  # noqa: PLC0415
     from strata.api.operations import OPEN_PATHS  # noqa: PLC0415
+    from strata.api.text_workers import read_text  # noqa: PLC0415
 
-    text = await asyncio.to_thread(load_text, model)
+    text = await read_text(lambda: load_text(model))
     return build_app(
         service,
         name,

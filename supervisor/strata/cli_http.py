@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 
-from strata.api.app import make_runner
+from strata.api.app import WORKERS, make_runner
 from strata.api.operations import boot_app, operations_routes
+from strata.errors import TextStuckError
 from strata.observe.status import Status
 
 HTTP_CLOSE_S = 5.0  # for responses to be written once their requests have ended
@@ -30,16 +31,20 @@ async def serve_http(
     backlog: int,
     api_keys: Sequence[str],
     on_whole: Callable[[], None],
+    on_stuck: Callable[[], None],
 ) -> None:
     """HTTP on `listener` until cancelled. `build` makes the whole application, with the routes it
-    is given; `on_whole` is called once that answers. Raises what `build` raises."""
+    is given; `on_whole` is called once that answers. Raises what `build` raises, and
+    TextStuckError where the threads that work on text are stuck, after `on_stuck`, which ends the
+    requests."""
     routes = operations_routes(status, render_metrics)
     boot = make_runner(boot_app(routes, status, api_keys=api_keys), shutdown_s=1.0)
     await boot.setup()
     boot_listener = listener.dup()
     await web.SockSite(boot, boot_listener, backlog=backlog).start()
     try:
-        runner = make_runner(await build(routes), shutdown_s=HTTP_CLOSE_S)
+        whole = await build(routes)
+        runner = make_runner(whole, shutdown_s=HTTP_CLOSE_S)
         await runner.setup()
         await web.SockSite(runner, listener.dup(), backlog=backlog).start()
     finally:
@@ -51,6 +56,12 @@ async def serve_http(
         await boot.cleanup()
     on_whole()
     try:
-        await asyncio.Event().wait()
+        workers = whole[WORKERS]
+        await workers.failed.wait()
+        on_stuck()
+        raise TextStuckError(
+            f"{workers.stuck} of the threads that work on text do not come back; the service ends"
+            " to be started again"
+        )
     finally:
         await runner.cleanup()

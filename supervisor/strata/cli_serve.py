@@ -11,7 +11,6 @@ import contextlib
 import gc
 import logging
 import os
-import resource
 import secrets
 import signal
 import socket
@@ -33,7 +32,8 @@ from strata.engines.modes import MODE_KEYS, row_text, sentences, wanted_modes
 from strata.engines.owner import EngineOwner
 from strata.engines.owner_view import EngineState
 from strata.engines.process import Launch
-from strata.errors import AddressError, HeldError, StrataError
+from strata.errors import HeldError, StrataError
+from strata.listener import LISTEN_BACKLOG, listen, raise_descriptor_limit
 from strata.model_source import engine_arguments, find_engine, find_model, model_name
 from strata.observe import log as service_log
 from strata.observe.bundle_writer import BundleWriter
@@ -50,8 +50,6 @@ from strata.serving.service import EngineService
 
 if TYPE_CHECKING:
     from aiohttp import web
-
-LISTEN_BACKLOG = 1024  # connections that the kernel holds until we accept them
 
 log = logging.getLogger("strata.service")
 
@@ -86,13 +84,13 @@ class AppBuilder(Protocol):
 def serve(settings: Settings, build_http: AppBuilder, reread: Callable[[], Settings]) -> int:
     """Runs the service; `reread` reads the settings again, for a reload. Returns the exit status.
     Raises StrataError for what stops its start."""
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     config = settings.config
     model, engine = find_model(config), find_engine(config)
     run_dir = Path(config.run_dir).expanduser().absolute()
     lock = stale.RunDirLock(run_dir)
     try:
-        listener = _listen(config)
+        listener = listen(config)
         ended = stale.end_stale_engine(run_dir)
         strays.adopt_orphans()
         left = strays.end_strays(run_dir)
@@ -122,16 +120,6 @@ def serve(settings: Settings, build_http: AppBuilder, reread: Callable[[], Setti
     return 0
 
 
-def _raise_descriptor_limit() -> None:
-    """As many descriptors as the system allows: each connection takes one."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return
-    # Where the system's own limit is below the hard one (macOS), the soft one stays.
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """The error that ended the service: ours where there is one, else the first."""
     ours, _ = group.split(StrataError)
@@ -146,30 +134,6 @@ def _import_http() -> Callable[..., Awaitable[None]]:
     from strata.cli_http import serve_http  # noqa: PLC0415
 
     return serve_http
-
-
-def _listen(config: Config) -> socket.socket:
-    """A bound socket, not yet listening. Raises AddressError."""
-    try:
-        found = socket.getaddrinfo(
-            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-    except OSError as error:
-        raise AddressError(f"host {config.host} is not an address: {error.strerror}") from None
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-        listener.listen(LISTEN_BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise AddressError(
-            f"cannot listen on {config.host} port {config.port}: {error.strerror};"
-            " choose another with --port (0: any free one)"
-        ) from None
-    listener.setblocking(False)
-    return listener
 
 
 class _Service:
@@ -408,6 +372,7 @@ class _Service:
             backlog=LISTEN_BACKLOG,
             api_keys=config.api_keys,
             on_whole=self._on_whole,
+            on_stuck=self._service.end_all,
         )
 
     def _on_whole(self) -> None:

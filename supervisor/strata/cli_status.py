@@ -14,10 +14,10 @@ import msgspec
 
 from strata.config_source import Settings
 from strata.errors import RunDirError
-from strata.observe.decision_read import merged, read_decisions, why_lines
+from strata.observe.decision_read import merged, now_lines, read_decisions, why_lines
 from strata.observe.sighting import Sighting, look
 from strata.observe.status import EXIT_STATUS
-from strata.observe.status_text import sighting_lines
+from strata.observe.status_text import headline, sighting_lines
 
 WATCH_S = 1.0
 CLEAR = "\x1b[H\x1b[2J"
@@ -52,8 +52,10 @@ def _why(run_dir: Path, seen: Sighting, *, as_json: bool) -> str:
     entries = merged(read_decisions(run_dir), said)
     if as_json:
         return msgspec.json.encode({"state": seen.state, "decisions": entries}).decode()
-    reason = f": {seen.reason}" if seen.reason else ""
-    return "\n".join([*why_lines(entries), f"now: {seen.state}{reason}"])
+    reason = seen.reason
+    if seen.source == "socket" and seen.status is not None:
+        reason = headline(seen.status, "`status` has the table")
+    return "\n".join([*why_lines(entries), *now_lines(seen.state, reason)])
 
 
 def json_record(seen: Sighting) -> dict[str, object]:

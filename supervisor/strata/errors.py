@@ -5,6 +5,7 @@
     ├── RefusedError        --  `plan`: the engine refuses; the status is the engine's
     │   └── StrictError     78  --strict and a requested mode that cannot run as asked
     ├── EngineUnusableError --  the engine cannot run here at all; the status is the engine's
+    ├── TextStuckError      71  threads that work on text and do not come back; a restart mends it
     ├── EngineStuckError    70  an engine that nothing ends: no second one may start beside it
     ├── ModelMissingError   66  the model file is not there
     ├── ModelDataError      65  the file is not a GGUF model
@@ -54,6 +55,10 @@ class EngineUnusableError(StrataError):
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
         self.exit_code = exit_code
+
+
+class TextStuckError(StrataError):
+    exit_code = 71
 
 
 class EngineStuckError(StrataError):

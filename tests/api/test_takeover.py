@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import pytest
 from aiohttp import web
+from strata.api.app import WORKERS
+from strata.api.text_workers import TextWorkers
 from strata.cli_http import serve_http
 from strata.observe.status import Status
 
@@ -32,6 +34,7 @@ async def test_who_connects_while_it_happens_is_answered(turns: int) -> None:
 
         async def build(_: Sequence[web.RouteDef]) -> web.Application:
             application = web.Application()
+            application[WORKERS] = workers
             application.add_routes([web.get("/", well)])
             client.connect(listener.getsockname())
             client.setblocking(False)
@@ -40,6 +43,7 @@ async def test_who_connects_while_it_happens_is_answered(turns: int) -> None:
                 await asyncio.sleep(0)
             return application
 
+        workers = TextWorkers()
         is_whole = asyncio.Event()
         serving = asyncio.create_task(
             serve_http(
@@ -50,6 +54,7 @@ async def test_who_connects_while_it_happens_is_answered(turns: int) -> None:
                 backlog=8,
                 api_keys=[],
                 on_whole=is_whole.set,
+                on_stuck=lambda: None,
             )
         )
         try:
@@ -60,4 +65,5 @@ async def test_who_connects_while_it_happens_is_answered(turns: int) -> None:
             serving.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await serving
+            workers.close()
     assert head.startswith(b"HTTP/1.1 ")  # of either application, which know no such path

@@ -18,7 +18,8 @@ from strata.engines.decision_log import ENTRIES_MAX, DecisionLog, Entry
 from strata.errors import RunDirError
 from strata.observe import decision_file
 from strata.observe.decision_file import DecisionFile, append
-from strata.observe.decision_read import FILE_NAME, merged, read_decisions, why_lines
+from strata.observe.decision_read import FILE_NAME, merged, now_lines, read_decisions, why_lines
+from strata.observe.words import LINE_WIDTH
 
 from tests.supervisor.test_serve import command, served
 
@@ -109,7 +110,7 @@ async def test_drain_finishes_what_runs_and_ends_with_0(tmp_path: Path) -> None:
         assert lines.index(next(x for x in lines if "is ready" in x)) < lines.index(
             next(x for x in lines if "told to end" in x)
         )
-        assert lines[-1].startswith("now: down: no supervisor is running")
+        assert any(line.startswith("now: down: no supervisor is running") for line in lines)
         code, text = await command("drain", "--run-dir", str(s.run_dir))
         assert (code, text) == (4, f"no supervisor is running for the run directory {s.run_dir}\n")
 
@@ -181,3 +182,14 @@ def test_decisions_are_shown_newest_last_and_once() -> None:
         "C\N{REPLACEMENT CHARACTER}[2J.",
     ]
     assert why_lines([]) == ["nothing has been decided yet"]
+
+
+def test_long_reasons_are_wrapped_and_bounded_as_decisions_and_as_the_state_now() -> None:
+    reason = " ".join(["kernel"] * 1000)
+    for lines in (why_lines([entry(1, reason)]), now_lines("refused", reason)):
+        assert 1 < len(lines) < 10
+        assert all(len(line) <= LINE_WIDTH for line in lines)
+        assert all(line.startswith("     ") for line in lines[1:])
+        assert lines[-1].endswith(" characters more)")
+    assert now_lines("ready", "") == ["now: ready"]
+    assert now_lines("degraded", "no such type") == ["now: degraded: no such type"]

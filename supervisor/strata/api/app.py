@@ -19,10 +19,13 @@ from strata.api.models import ModelEndpoint
 from strata.api.openai_chat import ChatEndpoint
 from strata.api.openai_completions import CompletionEndpoint
 from strata.api.server_log import SERVER_LOG
+from strata.api.text_workers import TextWorkers
 from strata.serving.request import Service
 from strata.text.model import TextModel
 
-__all__ = ["ApiLimits", "build_app", "make_runner"]
+__all__ = ["WORKERS", "ApiLimits", "build_app", "make_runner"]
+
+WORKERS = web.AppKey("workers", TextWorkers)
 
 KEEPALIVE_S = 75.0  # an idle or half-open connection is closed after this
 
@@ -37,13 +40,15 @@ def build_app(
     model_aliases: Sequence[str] = (),
     extra_routes: Sequence[web.RouteDef] = (),
     open_paths: Sequence[str] = ("/health/live",),
+    workers: TextWorkers | None = None,
 ) -> web.Application:
     """The whole application.
 
     `model_name` is what `/v1/models` lists; `model_aliases` (the file's name and path) are accepted
     besides it. With `api_keys`, every path but `open_paths` wants `Authorization: Bearer KEY`.
     `extra_routes` are the operations endpoints (health, status, metrics); they get the same
-    errors, request ids and key check.
+    errors, request ids and key check. `workers` are closed with the application; whether they
+    fail is in `app[WORKERS]`.
     """
     limits = limits or ApiLimits()
     context = ApiContext(
@@ -53,6 +58,7 @@ def build_app(
         model_aliases=frozenset(model_aliases),
         limits=limits,
         logprobs=LogprobWriter(text.vocabulary),
+        workers=workers or TextWorkers(),
     )
     app = web.Application(
         middlewares=build_middlewares(api_keys, open_paths), client_max_size=limits.body_bytes
@@ -60,8 +66,9 @@ def build_app(
     app.on_response_prepare.append(add_request_id)
 
     async def stop_workers(_: web.Application) -> None:
-        context.workers.shutdown(wait=False, cancel_futures=True)
+        context.workers.close()
 
+    app[WORKERS] = context.workers
     app.on_cleanup.append(stop_workers)
     models = ModelEndpoint(context)
     app.add_routes(

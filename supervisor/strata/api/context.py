@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from aiohttp import web
@@ -21,6 +20,8 @@ from strata.api.errors import ApiError, invalid
 from strata.api.generation import Generation
 from strata.api.logprobs import LogprobWriter
 from strata.api.sse import EventStream
+from strata.api.text_workers import TextWorkers
+from strata.errors import TextStuckError
 from strata.serving.needs import MODE_UNSUPPORTED, Need, misfit
 from strata.serving.request import RequestSpec, Service
 from strata.text.errors import TemplateError, TextError
@@ -49,10 +50,7 @@ class ApiContext:
     model_aliases: frozenset[str]
     limits: ApiLimits
     logprobs: LogprobWriter
-    # Template and tokeniser run here. Two threads, so that one long text delays nobody else much.
-    workers: ThreadPoolExecutor = field(
-        default_factory=lambda: ThreadPoolExecutor(2, thread_name_prefix="text")
-    )
+    workers: TextWorkers  # template and tokeniser run here
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -69,9 +67,7 @@ class ApiContext:
         )
         if len(body) <= LOOP_BYTES_MAX:
             return decode_body(body, schema)
-        return await asyncio.get_running_loop().run_in_executor(
-            self.workers, decode_large_body, body, schema
-        )
+        return await self._run(partial(decode_large_body, body, schema))
 
     def check_model(self, name: str | None) -> None:
         """Raises ApiError (404) for a model that is not served here; none means the only one."""
@@ -94,11 +90,18 @@ class ApiContext:
     async def in_worker(self, work: Callable[[], T], param: str) -> T:
         """Runs text work off the event loop. Its errors are the client's, about `param`."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self.workers, work)
+            return await self._run(work)
         except TemplateError as error:
             raise invalid(str(error), param, "template_error") from error
         except TextError as error:
             raise invalid(str(error), param, "invalid_text") from error
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        """Raises ApiError (500) where it does not end: the same again would take another thread."""
+        try:
+            return await self.workers.run(work)
+        except TextStuckError as error:
+            raise ApiError(500, str(error), code="text_stuck") from error
 
     def generation(
         self,

@@ -10,9 +10,10 @@ from pathlib import Path
 import msgspec
 
 from strata.engines.decision_log import Entry
-from strata.observe.words import printable
+from strata.observe.words import printable, shortened, wrapped
 
 FILE_NAME = "decisions.jsonl"
+SENTENCE_MAX = 600  # characters
 
 _decoder = msgspec.json.Decoder(Entry)
 
@@ -39,10 +40,19 @@ def merged(kept: Iterable[Entry], said: Iterable[Entry]) -> list[Entry]:
 
 
 def why_lines(entries: Sequence[Entry]) -> list[str]:
-    """One line each, newest last, in local time."""
+    """Newest last, in local time; a long sentence in several lines, of SENTENCE_MAX characters at
+    most: `--json` has all of it."""
     if not entries:
         return ["nothing has been decided yet"]
-    return [
-        printable(f"{datetime.fromtimestamp(e.when).astimezone():%Y-%m-%d %H:%M:%S}  {e.sentence}")
-        for e in entries
-    ]
+    return [line for entry in entries for line in _entry_lines(entry)]
+
+
+def now_lines(state: str, reason: str) -> list[str]:
+    """What the decisions have led to, in the form of theirs."""
+    text = f"{state}: {printable(reason)}" if reason else state
+    return wrapped("now: ", shortened(text, SENTENCE_MAX))
+
+
+def _entry_lines(entry: Entry) -> list[str]:
+    when = f"{datetime.fromtimestamp(entry.when).astimezone():%Y-%m-%d %H:%M:%S}  "
+    return wrapped(when, shortened(printable(entry.sentence), SENTENCE_MAX))

@@ -33,17 +33,18 @@ def sighting_lines(seen: Sighting, *, colour: bool = False) -> list[str]:
 HEADLINE_MAX = 240  # characters: three lines of a terminal
 
 
-def _headline(status: Status) -> str:
-    """The reason, or, where it is too long for a line and the table says it anyway, its modes."""
+def headline(status: Status, rest: str) -> str:
+    """The reason, or, where it is too long for a line and the table says it anyway, its modes;
+    `rest` says where."""
     names = [row.name for row in status.modes if row.is_set and not row.is_as_asked]
     if len(status.reason) <= HEADLINE_MAX or status.state != "degraded" or not names:
         return status.reason
-    return f"{', '.join(names)} not as asked (see below)"
+    return f"{', '.join(names)} not as asked ({rest})"
 
 
 def status_lines(status: Status, seen: Sighting | None, *, colour: bool = False) -> list[str]:
     """The record. `seen`: what the system shows besides, where it is of the same moment."""
-    reason = f": {_headline(status)}" if status.reason else ""
+    reason = f": {headline(status, 'see below')}" if status.reason else ""
     up = duration(status.supervisor.uptime_s)
     lines = [_line("strata", f"{status.state.upper()}{reason}  up {up}  {status.supervisor.url}")]
     if status.supervisor.record_age_s:

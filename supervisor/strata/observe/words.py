@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from pathlib import Path
 
 from strata.config import Config
+
+LINE_WIDTH = 120
 
 
 def counted(count: int, word: str, ending: str = "s") -> str:
@@ -33,6 +36,26 @@ def age(seconds: float) -> str:
 def printable(text: str) -> str:
     """One line that a terminal shows as it is: no control characters, no line breaks."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def shortened(text: str, limit: int) -> str:
+    """The beginning of a text, to the last word within `limit` characters, and how much is left
+    out."""
+    if len(text) <= limit:
+        return text
+    kept = text[:limit].rpartition(" ")[0] or text[:limit]
+    return f"{kept} … ({len(text) - len(kept)} characters more)"
+
+
+def wrapped(head: str, text: str) -> list[str]:
+    """Lines of LINE_WIDTH: `head`, the text, and its rest below it, indented by `head`."""
+    return textwrap.wrap(
+        head + text,
+        LINE_WIDTH,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def command_line(words: str, run_dir: Path | None) -> str:
