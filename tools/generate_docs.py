@@ -53,6 +53,7 @@ NEEDS = {
     "mtp": "draft layers in the model's file or a drafter's, and kernels for their types",
     "spec": "mtp; steps that verify this many rows of a sequence",
     "spec_min_p": "mtp",
+    "mtp_hidden_norm": "a drafter of residual streams (qwen4exp)",
     "batch_mtp": "batch and mtp planned together: every operation for their common steps",
     "device": "a device of that name or index",
     "device_memory": "at most what is free",

@@ -113,6 +113,11 @@ void validate_wanted(const WantedModes& want) {
                want.batch_mtp,
                "auto, on and off",
                want.batch_mtp == "auto" || want.batch_mtp == "on" || want.batch_mtp == "off");
+    check_word("mtp_hidden_norm",
+               want.mtp_hidden_norm,
+               "auto, stream and whole",
+               want.mtp_hidden_norm == "auto" || want.mtp_hidden_norm == "stream" ||
+                   want.mtp_hidden_norm == "whole");
     check_word("expert_cache",
                want.expert_cache,
                "auto, off and a number of experts",

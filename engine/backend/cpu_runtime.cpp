@@ -16,7 +16,7 @@ namespace {
 
 std::optional<Drafter> open_drafter(const Model& model, const ModePlan& plan) {
     validate_plan(model, plan);
-    return Drafter::open(model, plan.mtp);
+    return Drafter::open(model, plan.mtp, plan.mtp_hidden_norm);
 }
 
 ResolvedPlan resolve_or_throw(const Model& model,

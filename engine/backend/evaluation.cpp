@@ -77,7 +77,8 @@ Evaluator::Evaluator(const NegotiationInputs& inputs, const Quarantine& quaranti
       device_reasons_(check_device(inputs.want.device, inputs.device)) {
     // The fault of a file that a mode names is a reason against the mode, not the end of the start.
     try {
-        drafter_ = Drafter::open(in_.model, wanted_candidate(in_.want, traits_).mtp);
+        drafter_ = Drafter::open(
+            in_.model, wanted_candidate(in_.want, traits_).mtp, in_.want.mtp_hidden_norm);
     } catch (const Error& error) {
         const std::string mtp = wanted_candidate(in_.want, traits_).mtp;
         const std::string whose = mtp == "model" ? "the model's draft layers" : mtp;
@@ -167,6 +168,7 @@ ModePlan Evaluator::first_plan(const Candidate& candidate) const {
     plan.mmap = in_.want.mmap;
     plan.expert_cache = candidate.expert_cache;
     plan.kv_resident = candidate.kv_resident;
+    plan.mtp_hidden_norm = in_.want.mtp_hidden_norm;
     return plan;
 }
 

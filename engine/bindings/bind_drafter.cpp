@@ -35,7 +35,7 @@ py::dict plan_mode(const std::string& path,
                    const std::string& isa,
                    const std::vector<std::string>& without_kernels) {
     const Model model = Model::open(path);
-    const std::optional<Drafter> drafter = Drafter::open(model, plan.mtp);
+    const std::optional<Drafter> drafter = Drafter::open(model, plan.mtp, plan.mtp_hidden_norm);
     const Drafter* drafter_or_null = drafter ? &*drafter : nullptr;
     const strata::Registry registry = strata::bindings::make_registry(isa, without_kernels);
     const ResolvedPlan resolved = strata::resolve_mode(model, drafter_or_null, plan, registry);

@@ -43,6 +43,7 @@ py::dict plan_dict(const ModePlan& plan) {
     out["mlock"] = plan.mlock;
     out["expert_cache"] = plan.expert_cache;
     out["kv_resident"] = plan.kv_resident;
+    out["mtp_hidden_norm"] = plan.mtp_hidden_norm;
     return out;
 }
 
@@ -231,7 +232,8 @@ void bind_wanted_modes(py::module_& m) {
         .def_readwrite("mmap", &WantedModes::mmap)
         .def_readwrite("mlock", &WantedModes::mlock)
         .def_readwrite("expert_cache", &WantedModes::expert_cache)
-        .def_readwrite("kv_resident", &WantedModes::kv_resident);
+        .def_readwrite("kv_resident", &WantedModes::kv_resident)
+        .def_readwrite("mtp_hidden_norm", &WantedModes::mtp_hidden_norm);
 }
 
 void bind_mode_plan(py::module_& m) {
@@ -261,7 +263,8 @@ void bind_mode_plan(py::module_& m) {
         .def_readwrite("mmap", &ModePlan::mmap)
         .def_readwrite("mlock", &ModePlan::mlock)
         .def_readwrite("expert_cache", &ModePlan::expert_cache)
-        .def_readwrite("kv_resident", &ModePlan::kv_resident);
+        .def_readwrite("kv_resident", &ModePlan::kv_resident)
+        .def_readwrite("mtp_hidden_norm", &ModePlan::mtp_hidden_norm);
 }
 
 }  // namespace

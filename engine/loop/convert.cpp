@@ -39,7 +39,8 @@ WantedModes from_wire(const protocol::WantedModes& want) {
             want.mmap,
             want.mlock,
             want.expert_cache,
-            want.kv_resident};
+            want.kv_resident,
+            want.mtp_hidden_norm};
 }
 
 SamplingParams from_wire(protocol::SamplingParams&& params) {
@@ -93,7 +94,8 @@ ModePlan from_wire(const protocol::ModePlan& plan) {
             plan.mmap,
             plan.mlock,
             plan.expert_cache,
-            plan.kv_resident};
+            plan.kv_resident,
+            plan.mtp_hidden_norm};
 }
 
 protocol::ModePlan to_wire(const ModePlan& plan) {
@@ -112,7 +114,8 @@ protocol::ModePlan to_wire(const ModePlan& plan) {
             plan.mmap,
             plan.mlock,
             plan.expert_cache,
-            plan.kv_resident};
+            plan.kv_resident,
+            plan.mtp_hidden_norm};
 }
 
 protocol::HostFacts to_wire(const HostFacts& host) {

@@ -17,14 +17,46 @@ namespace {
 }
 
 // Metadata that says how the draft layer was trained, and the one form that is computed.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kForms = {{
+using Forms = std::array<std::pair<std::string_view, std::string_view>, 3>;
+constexpr Forms kForms = {{
     {"nextn.concat_order", "embedding,hidden"},
     {"nextn.hidden_state", "after output_norm"},
     {"nextn.recycled_state", "after shared_head_norm"},
 }};
+constexpr Forms kStreamForms = {{
+    {"nextn.concat_order", "embedding,hidden"},
+    {"nextn.hidden_state", "residual streams"},
+    {"nextn.recycled_state", "residual streams"},
+}};
+constexpr std::string_view kNormKey = "nextn.hidden_norm";
 
-void check_form(const gguf::File& file) {
-    for (const auto& [key, needed] : kForms) {
+bool has_streams(const Hparams& hparams) {
+    return hparams.streams.low_rank > 0;
+}
+
+// Of drafters of residual streams: each stream has a norm of its own, or all have one. `wanted` is
+// "auto" or the form.
+bool reads_whole_norm(const gguf::File& file, const Hparams& hparams, std::string_view wanted) {
+    if (!has_streams(hparams)) {
+        if (wanted == "auto") return false;
+        refuse(ErrorKind::Unsupported,
+               "drafter.metadata",
+               "mtp_hidden_norm is " + std::string(wanted) +
+                   ", and this drafter's hidden state is no residual streams");
+    }
+    const std::string_view of_file = file.find_string(kNormKey).value_or("stream");
+    const std::string_view form = wanted == "auto" ? of_file : wanted;
+    if (form != "stream" && form != "whole") {
+        refuse(ErrorKind::Unsupported,
+               "drafter.metadata",
+               "metadata key " + std::string(kNormKey) + " is \"" + printable(form, 64) +
+                   "\"; supported are \"stream\" and \"whole\"");
+    }
+    return form == "whole";
+}
+
+void check_form(const gguf::File& file, const Forms& forms) {
+    for (const auto& [key, needed] : forms) {
         const std::string_view value = file.find_string(key).value_or(needed);
         if (value != needed) {
             refuse(ErrorKind::Unsupported,
@@ -63,6 +95,13 @@ void check_fits(const Hparams& drafter, const Hparams& base) {
                        ", the model's is " + std::to_string(base.*member) + "; they must be equal");
         }
     }
+    if (drafter.streams.count != base.streams.count) {
+        refuse(ErrorKind::InvalidRequest,
+               "drafter.shape",
+               "the drafter's hyper_connection.count is " + std::to_string(drafter.streams.count) +
+                   ", the model's is " + std::to_string(base.streams.count) +
+                   "; they must be equal");
+    }
     if (drafter.layers != base.layers) {
         refuse(ErrorKind::InvalidRequest,
                "drafter.layers",
@@ -74,10 +113,14 @@ void check_fits(const Hparams& drafter, const Hparams& base) {
 
 }  // namespace
 
-Drafter::Drafter(const Model& base, std::optional<gguf::File> file, Hparams hparams)
+Drafter::Drafter(const Model& base,
+                 std::optional<gguf::File> file,
+                 Hparams hparams,
+                 const std::string& hidden_norm)
     : base_(&base), file_(std::move(file)), hparams_(std::move(hparams)) {
     check_layers(hparams_);
-    check_form(this->file());
+    check_form(this->file(), has_streams(hparams_) ? kStreamForms : kForms);
+    hparams_.streams.has_whole_draft_norm = reads_whole_norm(this->file(), hparams_, hidden_norm);
     const Architecture& architecture = find_architecture(hparams_.architecture);
     if (architecture.build_draft == nullptr) {
         refuse(ErrorKind::Unsupported,
@@ -88,17 +131,19 @@ Drafter::Drafter(const Model& base, std::optional<gguf::File> file, Hparams hpar
     graph_ = architecture.build_draft(builder, hparams_);
 }
 
-Drafter Drafter::open_own(const Model& base) {
+Drafter Drafter::open_own(const Model& base, const std::string& hidden_norm) {
     if (base.draft_layers() == 0) {
         refuse(ErrorKind::Unsupported,
                "drafter.none",
                "the model's file has no draft layers (metadata key " + base.hparams().architecture +
                    ".nextn_predict_layers is missing or 0)");
     }
-    return Drafter(base, std::nullopt, base.hparams());
+    return Drafter(base, std::nullopt, base.hparams(), hidden_norm);
 }
 
-Drafter Drafter::open_file(const Model& base, const std::string& path) {
+Drafter Drafter::open_file(const Model& base,
+                           const std::string& path,
+                           const std::string& hidden_norm) {
     gguf::File file = gguf::File::open(path);
     const std::string& needed = base.hparams().architecture;
     const std::string_view name = file.find_string("general.architecture").value_or("");
@@ -111,14 +156,16 @@ Drafter Drafter::open_file(const Model& base, const std::string& path) {
     Hparams hparams = find_architecture(needed).read_hparams(file, needed);
     check_layers(hparams);
     check_fits(hparams, base.hparams());
-    return Drafter(base, std::move(file), std::move(hparams));
+    return Drafter(base, std::move(file), std::move(hparams), hidden_norm);
 }
 
-std::optional<Drafter> Drafter::open(const Model& base, const std::string& mtp) {
+std::optional<Drafter> Drafter::open(const Model& base,
+                                     const std::string& mtp,
+                                     const std::string& hidden_norm) {
     if (mtp == "off") {
         return std::nullopt;
     }
-    return mtp == "model" ? open_own(base) : open_file(base, mtp);
+    return mtp == "model" ? open_own(base, hidden_norm) : open_file(base, mtp, hidden_norm);
 }
 
 }  // namespace strata

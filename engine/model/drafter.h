@@ -8,6 +8,10 @@
 //   x = the layer, with keys and values of its own
 //   h = RMS(x; shared_head_norm)           fed to the next draft step as its hidden state
 //   logits = output head of the model on h
+// Of models with residual streams (hyper_connection.h) the hidden state is all streams behind the
+// last layer; hnorm norms each (metadata nextn.hidden_norm "whole": all together), eh_proj gives
+// each from the embedding and its own part, and the head reads the streams mixed by nextn.hc_head.
+//
 // Embedding, head and final norm are the model's, except where the draft layer brings its own
 // (nextn.embed_tokens, nextn.shared_head_head, nextn.shared_head_norm).
 #pragma once
@@ -23,7 +27,7 @@ class Drafter {
   public:
     // From the draft layer of the model's own file. Throws Error "drafter.none" where the file has
     // none, and as open().
-    static Drafter open_own(const Model& base);
+    static Drafter open_own(const Model& base, const std::string& hidden_norm);
     // From a file of its own; tensors in it that are not of the draft layer are not used. Throws
     // Error "gguf.*" (file) and "model.metadata" as Model::open; "drafter.architecture",
     // "drafter.layers", "drafter.shape", "drafter.metadata" where the file does not fit the model;
@@ -31,9 +35,14 @@ class Drafter {
     // "drafter.tensor_unexpected". A hash of the whole base file that the metadata may give
     // (nextn.base_sha256) is not compared: it would read all weights, and every quantisation of
     // the same model has another one.
-    static Drafter open_file(const Model& base, const std::string& path);
-    // As ModePlan::mtp says: "model" or a path; nothing for "off".
-    static std::optional<Drafter> open(const Model& base, const std::string& mtp);
+    static Drafter open_file(const Model& base,
+                             const std::string& path,
+                             const std::string& hidden_norm);
+    // As ModePlan::mtp says: "model" or a path; nothing for "off". `hidden_norm` is
+    // ModePlan::mtp_hidden_norm: "auto" leaves the form to the file's metadata.
+    static std::optional<Drafter> open(const Model& base,
+                                       const std::string& mtp,
+                                       const std::string& hidden_norm);
 
     // Sizes of the draft layer. Width, vocabulary, heads and head size are the model's.
     const Hparams& hparams() const { return hparams_; }
@@ -45,7 +54,10 @@ class Drafter {
     const gguf::File& file() const { return file_ ? *file_ : base_->file(); }
 
   private:
-    Drafter(const Model& base, std::optional<gguf::File> file, Hparams hparams);
+    Drafter(const Model& base,
+            std::optional<gguf::File> file,
+            Hparams hparams,
+            const std::string& hidden_norm);
 
     const Model* base_;  // outlives the drafter
     std::optional<gguf::File> file_;

@@ -133,7 +133,8 @@ ValueId GraphBuilder::draft_input_streams(std::string_view embedding_tensor) {
     by_stream.per_row = hp_.streams.count;
     const ValueId first = new_value(by_stream);
     add_stream_node(NodeKind::StreamSpread, norm(token, "nextn.enorm"), first);
-    const ValueId second = norm_streams(hidden, "nextn.hnorm");
+    const ValueId second = hp_.streams.has_whole_draft_norm ? norm(hidden, "nextn.hnorm")
+                                                            : norm_streams(hidden, "nextn.hnorm");
     by_stream.width = 2 * hp_.width;
     const ValueId both = new_value(by_stream);
     Node& node = add_node(NodeKind::Concat);

@@ -37,6 +37,8 @@ struct MoeSizes {
 struct StreamSizes {
     uint32_t count = 1;     // 1: a plain residual stream
     uint32_t low_rank = 0;  // inner width of a connection
+    // A draft layer norms its hidden state as a whole, and not each stream.
+    bool has_whole_draft_norm = false;
 };
 
 // Of a table addressed by n-grams of token ids (ngram_table.h).

@@ -31,8 +31,9 @@ struct WantedModes {
     uint64_t device_memory = 0;  // bytes that may be used; 0 = what is free
     bool mmap = true;            // weights that kernels read as they are stay in the mapped file
     bool mlock = false;          // keep the weights from being paged out
-    std::string expert_cache = "auto";  // auto | off | number of experts kept in device memory
-    uint64_t kv_resident = 0;           // tokens of KV kept in device memory; 0 = all
+    std::string expert_cache = "auto";     // auto | off | number of experts kept in device memory
+    uint64_t kv_resident = 0;              // tokens of KV kept in device memory; 0 = all
+    std::string mtp_hidden_norm = "auto";  // of drafters of residual streams: auto | stream | whole
 };
 
 // One configuration with every value chosen.
@@ -53,6 +54,7 @@ struct ModePlan {
     bool mlock = false;
     std::string expert_cache = "off";
     uint64_t kv_resident = 0;
+    std::string mtp_hidden_norm = "auto";  // auto: what the drafter's file says, else stream
 
     // Each sequence that drafts brings its drafts to the step that verifies them.
     uint32_t verify_rows() const { return batch_mtp ? batch * (spec + 1) : batch + spec; }

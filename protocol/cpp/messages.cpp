@@ -365,7 +365,7 @@ static void take(Reader& r, Limits& m) {
 }
 
 static void put(Writer& w, const WantedModes& m) {
-    w.map(18);
+    w.map(19);
     w.str("batch");
     put(w, m.batch);
     w.str("max_context");
@@ -402,6 +402,8 @@ static void put(Writer& w, const WantedModes& m) {
     put(w, m.expert_cache);
     w.str("kv_resident");
     put(w, m.kv_resident);
+    w.str("mtp_hidden_norm");
+    put(w, m.mtp_hidden_norm);
 }
 
 static void take_fields(Reader& r, WantedModes& m, size_t count) {
@@ -462,6 +464,9 @@ static void take_fields(Reader& r, WantedModes& m, size_t count) {
         } else if (key == "kv_resident") {
             r.at("WantedModes.kv_resident");
             take(r, m.kv_resident);
+        } else if (key == "mtp_hidden_norm") {
+            r.at("WantedModes.mtp_hidden_norm");
+            take(r, m.mtp_hidden_norm);
         } else {
             r.skip();
         }
@@ -474,7 +479,7 @@ static void take(Reader& r, WantedModes& m) {
 }
 
 static void put(Writer& w, const ModePlan& m) {
-    w.map(16);
+    w.map(17);
     w.str("batch");
     put(w, m.batch);
     w.str("max_context");
@@ -507,6 +512,8 @@ static void put(Writer& w, const ModePlan& m) {
     put(w, m.expert_cache);
     w.str("kv_resident");
     put(w, m.kv_resident);
+    w.str("mtp_hidden_norm");
+    put(w, m.mtp_hidden_norm);
 }
 
 static void take_fields(Reader& r, ModePlan& m, size_t count) {
@@ -569,6 +576,9 @@ static void take_fields(Reader& r, ModePlan& m, size_t count) {
         } else if (key == "kv_resident") {
             r.at("ModePlan.kv_resident");
             take(r, m.kv_resident);
+        } else if (key == "mtp_hidden_norm") {
+            r.at("ModePlan.mtp_hidden_norm");
+            take(r, m.mtp_hidden_norm);
         } else {
             r.skip();
         }

@@ -108,6 +108,7 @@ class WantedModes(Struct):
     mlock: bool = False  # keep the weights from being paged out
     expert_cache: str = "auto"  # auto | off | number of experts kept in device memory
     kv_resident: U64 = 0  # tokens of KV kept in device memory; 0 = all
+    mtp_hidden_norm: str = "auto"  # of drafters of residual streams: auto | stream | whole
 
 
 class ModePlan(Struct):
@@ -129,6 +130,7 @@ class ModePlan(Struct):
     mlock: bool = False
     expert_cache: str = "off"
     kv_resident: U64 = 0
+    mtp_hidden_norm: str = "auto"  # auto: what the drafter's file says, else stream
 
 
 class MemoryPart(Struct):

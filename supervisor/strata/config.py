@@ -161,6 +161,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             extra={"group": "modes"},
         ),
     ] = 0.0
+    mtp_hidden_norm: Annotated[
+        Literal["auto", "stream", "whole"],
+        Meta(
+            description="how a drafter of residual streams norms them: each alone or as a whole;"
+            " auto: what its file says, else each alone",
+            extra={"group": "modes"},
+        ),
+    ] = "auto"
     batch_mtp: Annotated[
         Literal["auto", "on", "off"],
         Meta(description="drafts while sequences share a step", extra={"group": "modes"}),

@@ -25,7 +25,7 @@ SHAPES = {
             expert_ff=256,
             shared_ff=256,
         )
-        for architecture in ("qwen3next", "qwen35moe")
+        for architecture in ("qwen3next", "qwen35moe", "qwen4exp")
     },
 }
 LENGTH = 300

@@ -28,7 +28,7 @@ PROMPTS = ("p7", "p40eos", "p99")
 class Sequence:
     """Rows of one sequence of a model with a drafter."""
 
-    def __init__(self, path: Path, mtp: str) -> None:
+    def __init__(self, path: Path, mtp: str, **options: str) -> None:
         plan = engine.ModePlan(
             batch=1,
             prefill=128,
@@ -39,6 +39,7 @@ class Sequence:
             kv_tokens=256,
             mtp=mtp,
             spec=DRAFTS,
+            **options,
         )
         self.model = engine.LoadedModel(str(path), plan)
         self.table = np.arange(8, dtype=np.uint32)[None]

@@ -11,7 +11,7 @@ import strata_engine_testing as engine
 
 from tests.model.loading import load, logits_of
 from tests.model.qwen4exp_files import with_top_k
-from tests.model.test_draft_layers import Sequence, behind
+from tests.model.test_draft_layers import Sequence, behind, layer_alone
 from tests.model.test_recurrent import Feeder
 
 PROMPTS = ("p7", "p40eos", "p99")
@@ -122,20 +122,26 @@ def test_rows_taken_back_leave_no_trace(data: Path, drafting: Path, spec: int) -
         done += 1 + good
 
 
+@pytest.mark.parametrize("norm", ["stream", "whole"])
+@pytest.mark.parametrize("has_own_file", [False, True])
 @pytest.mark.parametrize("prompt", PROMPTS)
-def test_draft_layer_matches(data: Path, drafting: Path, prompt: str) -> None:
+def test_draft_layer_matches(
+    data: Path, drafting: Path, prompt: str, norm: str, has_own_file: bool, tmp_path: Path
+) -> None:
     golden = np.load(data / "tiny-qwen4exp-mtp.npz")
+    form = "" if norm == "stream" else f".{norm}"
+    mtp = str(layer_alone(drafting, tmp_path / "draft.gguf")) if has_own_file else "model"
     tokens = golden[f"{prompt}.tokens"]
-    sequence = Sequence(drafting, "model")
+    sequence = Sequence(drafting, mtp, mtp_hidden_norm=norm)
     logits, hidden = sequence.step(tokens, 0)
     seen = min(len(tokens), 19)  # as far as the golden trunk attends to everything
     assert_golden(logits[:seen], golden[f"{prompt}.logits"][:seen])
     rows = sequence.draft_rows(tokens[:seen], behind(hidden)[:seen])
-    assert_golden(rows, golden[f"{prompt}.draft_rows"][:seen])
+    assert_golden(rows, golden[f"{prompt}.draft_rows{form}"][:seen])
     if seen < len(tokens):
         return
     token, state = golden["draft_first"], hidden[-1:]
-    for place, wanted in enumerate(golden[f"{prompt}.draft_logits"]):
+    for place, wanted in enumerate(golden[f"{prompt}.draft_logits{form}"]):
         logits, state = sequence.draft(token, len(tokens) + place, state)
         assert_golden(logits, wanted)
         token = np.array([wanted.argmax()])

@@ -14,14 +14,14 @@ from strata_protocol import messages as m
 from tests.model.sparse_model import write_sparse_model
 from tests.system.engine_driver import Engine, submit
 from tools.synth_model import Shape, write_model
-from tools.synth_shapes import RECURRENT
+from tools.synth_shapes import RECURRENT, STREAMS
 
 SHAPE = Shape(architecture="qwen35", layers=4, head_dim=32, rope_dims=16, context=2048)
 EXPERTS = {"experts": 6, "shared_ff": 64}
 TURN = 40  # tokens of an answer
 
 
-@pytest.fixture(scope="module", params=RECURRENT)
+@pytest.fixture(scope="module", params=(*RECURRENT, STREAMS))
 def architecture(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -125,6 +125,7 @@ AXES: tuple[Axis, ...] = (
     _numeric("spec", Group.DRAFTS, is_feature=True),
     Axis("spec_min_p", Group.DRAFTS, None, _other, lambda _: 0.0),
     _switch("batch_mtp", Group.DRAFTS, "auto"),
+    Axis("mtp_hidden_norm", Group.DRAFTS, "auto", _other, lambda _: 0.0),
     _numeric("threads", Group.THREADS, is_derived=True, is_size=True),
     _numeric("kv_tokens", Group.CONTEXT, is_derived=True, is_size=True),
     _switch("prefix_cache", Group.PREFIX_CACHE),
