@@ -269,12 +269,13 @@ void Evaluator::add_shortfalls(const Candidate& candidate,
     const auto add = [&](const char* axis, const char* code, const std::string& text) {
         out.shortfalls.push_back({axis, {code, text}});
     };
-    if (want.max_context > traits_.context) {
+    const std::string& limited = in_.model.hparams().context_text;
+    if (want.max_context > traits_.context || (want.max_context == 0 && !limited.empty())) {
         add("max_context",
             "model.context",
-            in_.model.hparams().context_text.empty()
+            limited.empty()
                 ? "the model was made for " + std::to_string(traits_.context) + " tokens"
-                : in_.model.hparams().context_text);
+                : limited);
     }
     if (want.threads > out.plan.threads) {
         add("threads",

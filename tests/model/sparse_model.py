@@ -70,7 +70,7 @@ FLASH_NEXT_KINDS = {
     "ssm_alpha": "f32",
     "ssm_beta": "f32",
     "indexer": "bf16",
-    "ffn_down_exps": "q5_1",
+    "ffn_down_exps": "q4_0",
     "_exps": "q4_k",
 }
 

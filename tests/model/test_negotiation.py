@@ -84,6 +84,7 @@ def test_everything_is_ready(path: str) -> None:
         "mlock": False,
         "expert_cache": "off",
         "kv_resident": 0,
+        "mtp_hidden_norm": "auto",
     }
     assert asked(result)["plan"] == result["plan"]
     assert asked(result)["missing"] == []
@@ -221,6 +222,7 @@ def test_unreadable_quarantine(path: str, entry: str) -> None:
         ("spec_min_p", 1.5, "allowed are 0 to 1"),
         ("spec_min_p", float("nan"), "allowed are 0 to 1"),
         ("batch_mtp", "sometimes", "allowed are auto, on and off"),
+        ("mtp_hidden_norm", "each", "allowed are auto, stream and whole"),
         ("expert_cache", "many", "allowed are auto, off and a number of experts"),
         ("expert_cache", "0", "allowed are auto, off and a number of experts"),
         ("mtp", "", "allowed are auto, off and the path of a drafter's file"),

@@ -126,7 +126,7 @@ def test_rows_taken_back_leave_no_trace(data: Path, drafting: Path, spec: int) -
 @pytest.mark.parametrize("has_own_file", [False, True])
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_draft_layer_matches(
-    data: Path, drafting: Path, prompt: str, norm: str, has_own_file: bool, tmp_path: Path
+    data: Path, drafting: Path, tmp_path: Path, *, prompt: str, norm: str, has_own_file: bool
 ) -> None:
     golden = np.load(data / "tiny-qwen4exp-mtp.npz")
     form = "" if norm == "stream" else f".{norm}"

@@ -220,3 +220,25 @@ def test_a_table_may_have_more_rows_than_are_named(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", SHAPE, reshape=padded)
     wanted = Qwen4ExpReference(path).logits(tokens_of(8))
     assert_matches(logits_of(load(path), tokens_of(8)), wanted)
+
+
+@pytest.mark.parametrize("wanted", [0, 512])
+def test_contexts_that_would_choose_are_not_planned(wanted: int, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", dataclasses.replace(SHAPE, top_k=42, ratio=4))
+    result = engine.negotiate(
+        str(path), engine.WantedModes(max_context=wanted), memory_available=8 << 30, cores=2
+    )
+    first = result["configurations"][0]
+    assert first["missing"] == []
+    assert first["plan"]["max_context"] == 10 * 4 + 3  # ten blocks, and less than another
+    (reason,) = first["shortfalls"]["max_context"]
+    assert reason["code"] == "model.context"
+    assert "top_k is 42" in reason["text"]
+    assert "up to 43 tokens attention reads everything" in reason["text"]
+    with pytest.raises(engine.EngineError) as caught:
+        load(path, max_context=44)
+    assert caught.value.code == "plan.range"
+    assert_matches(
+        logits_of(load(path, max_context=43), tokens_of(9)[:43]),
+        Qwen4ExpReference(path).logits(tokens_of(9)[:43]),
+    )

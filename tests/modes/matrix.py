@@ -79,6 +79,15 @@ SHAPES: dict[str, Shape] = {
     "qwen35moe with drafts": Shape(
         architecture="qwen35moe", expert_ff=256, shared_ff=256, draft_layers=1, **_RECURRENT
     ),
+    "qwen4exp with drafts": Shape(
+        architecture="qwen4exp",
+        expert_ff=256,
+        shared_ff=256,
+        low_rank=256,
+        table_width=256,
+        draft_layers=1,
+        **_RECURRENT,
+    ),
 }
 
 WANTED: dict[str, tuple[object, ...]] = {

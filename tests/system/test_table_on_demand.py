@@ -55,7 +55,7 @@ def test_a_full_size_model_is_planned_by_part(engine_path: Path, flash_next: Pat
     assert str(rows * TABLE_ROW_BYTES) in table.text
     weights = sum(part.bytes for name, part in parts.items() if ".weights." in f".{name}")
     in_file = flash_next.stat().st_size - table.on_demand_bytes
-    assert weights == pytest.approx(in_file, rel=0.03)  # layouts of kernels differ a little
+    assert weights == pytest.approx(in_file, rel=0.05)  # layouts of kernels differ a little
     # Floats of a layer of a sequence's state, 36 of them; the ring of the table's convolution and
     # that of the last tokens.
     spec = wanted.plan.spec
