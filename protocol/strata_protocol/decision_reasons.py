@@ -108,6 +108,17 @@ DECISIONS: Final[tuple[ReasonCode, ...]] = (
         "The new engine crashed soon after it had taken over; the former settings came back.",
         "See `crashes`; correct what was changed, or reload with --force.",
     ),
+    ReasonCode(
+        "reload.kept",
+        "The new engine crashed with a request that had ended an engine before; it is not taken"
+        " back for that.",
+        "See `crashes`.",
+    ),
+    ReasonCode(
+        "reload.restored",
+        "What was taken back comes forward again: a request was convicted of that very crash.",
+        "Nothing.",
+    ),
     ReasonCode("reload.started", "Another engine is started to take over.", "Nothing."),
     ReasonCode("reload.done", "Another engine has taken over.", "Nothing."),
     ReasonCode(

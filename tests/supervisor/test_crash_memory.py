@@ -364,3 +364,12 @@ async def test_builds_of_one_version_are_told_apart_by_the_executable(tmp_path: 
     assert await out() == ["batch"], "the same build, installed again"
     engine.write_bytes(b"other build")
     assert await out() == []
+
+
+async def test_an_engine_that_is_gone_before_its_keeper_begins_stops_it(tmp_path: Path) -> None:
+    """As one that takes over and dies before the owner turns to it: nothing is waited for."""
+    memory = CrashMemory(tmp_path, tmp_path / "m.gguf", tmp_path / "engine", 3600, lambda: 1e9)
+    keeper = asyncio.create_task(memory.keep(lambda: 0.0, lambda: 0))
+    memory.stop_keeping()
+    async with asyncio.timeout(20):
+        await keeper

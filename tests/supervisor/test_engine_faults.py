@@ -222,7 +222,7 @@ async def test_refusal_is_not_retried_and_answers_with_its_reason(make_rig: RigM
 async def test_refusal_is_tried_again_when_the_model_file_changes(
     make_rig: RigMaker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strata.engines.owner.INPUT_POLL_S", 0.02)
+    monkeypatch.setattr("strata.engines.interval.INPUT_POLL_S", 0.02)
     async with make_rig({"refuse": [{"code": "a.b", "text": "c"}]}, {}) as rig:
         await rig.state(EngineState.REFUSED)
         (tmp_path / "model.gguf").write_bytes(b"GGUF, another one")

@@ -4,6 +4,7 @@ nothing."""
 from __future__ import annotations
 
 import asyncio
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from strata.engines.reload import (
     Way,
     find_room,
 )
-from strata.serving.request import Finished, Handle
+from strata.serving.request import Failed, Finished, Handle, Paused
 
 from tests.supervisor.conftest import Rig, RigMaker, collect, tokens_of
 from tests.supervisor.test_serve import command, served
@@ -275,20 +276,93 @@ async def test_a_kill_from_outside_takes_no_reload_back(make_rig: RigMaker) -> N
         assert setup_of(rig).wanted.modes == wanted.wanted.modes
 
 
+DEADLY = SLOW | {"poison": 666, "signal": signal.SIGSEGV}
+
+
+async def test_a_request_that_is_known_takes_no_reload_back(make_rig: RigMaker) -> None:
+    """It ended the old engine and was given up; with the new one it dies alone and is convicted."""
+    async with make_rig(DEADLY) as rig:
+        await rig.ready()
+        first = await rig.submit([5, 666], 60)
+        async with asyncio.timeout(20):
+            async for event in first:
+                if isinstance(event, Paused):
+                    first.cancel()
+                    break
+        await rig.ready(2)
+        wanted = other_modes(rig)
+        await reload(rig, wanted)
+        last = (await collect(await rig.submit([5, 666], 60)))[-1]
+        assert isinstance(last, Failed)
+        assert last.code == "request_quarantined"
+        assert "reload.kept" in codes(rig)
+        assert "reload.rolled_back" not in codes(rig)
+        await rig.observer.until(lambda: rig.owner.view.state is EngineState.READY)
+        assert setup_of(rig).wanted.modes == wanted.wanted.modes
+
+
+async def test_a_request_that_is_convicted_of_it_brings_the_reload_forward(
+    make_rig: RigMaker,
+) -> None:
+    """Nobody was known, so the former settings came; the request ended their engine as well."""
+    async with make_rig(DEADLY) as rig:
+        await rig.ready()
+        wanted = other_modes(rig)
+        await reload(rig, wanted)
+        await rig.observer.until(lambda: rig.observer.starts == 2)
+        last = (await collect(await rig.submit([5, 666], 60)))[-1]
+        assert isinstance(last, Failed)
+        assert last.code == "request_quarantined"
+        assert rig.owner.view.crashes == 2, "one with each of the settings"
+        await rig.ready(4)
+        said = codes(rig)
+        assert said.index("reload.rolled_back") < said.index("reload.restored")
+        assert setup_of(rig).wanted.modes == wanted.wanted.modes
+        assert len(tokens_of(await collect(await rig.submit([9], 4)))) == 4
+
+
 def test_probation_ends_and_returns_once() -> None:
     probation: Probation[str] = Probation()
-    assert probation.on_crash("crashed", 0) is None
-    probation.begin("old", "new", 0, can_return=True)
+    nobody = frozenset[str]()
+
+    def crash(now: float, *suspects: str, is_known: bool = False) -> str | None:
+        return probation.on_crash("crashed", frozenset(suspects), now, is_known=is_known)
+
+    def begin(now: float, *, can_return: bool = True) -> None:
+        probation.begin("old", "new", "key", now, can_return=can_return)
+
+    assert crash(0) is None
+    begin(0)
     assert probation.is_on(PROBATION_S - 1)
-    assert probation.on_crash("crashed", PROBATION_S) is None, "too late"
-    probation.begin("old", "new", 0, can_return=True)
-    assert probation.on_crash("crashed", 5) == "old"
-    assert probation.on_crash("crashed", 6) is None
-    assert "crashed" in probation.why_not("new")
+    assert crash(PROBATION_S) is None, "too late"
+    begin(0)
+    assert crash(5) == "old"
+    assert crash(6) is None
+    assert "crashed" in probation.why_not("key")
     assert probation.why_not("other") == ""
-    probation.begin("old", "new", 10, can_return=False)
-    assert probation.why_not("new") == "", "it was forced"
-    assert probation.on_crash("crashed", 11) is None, "nothing to go back to"
+    begin(10, can_return=False)
+    assert probation.why_not("key") == "", "it was forced"
+    assert crash(11) is None, "nothing to go back to"
+    assert probation.on_crash("crashed", nobody, 12, is_known=False) is None
+
+
+def test_probation_weighs_requests() -> None:
+    probation: Probation[str] = Probation()
+
+    def crash(now: float, *suspects: str, is_known: bool = False) -> str | None:
+        return probation.on_crash("crashed", frozenset(suspects), now, is_known=is_known)
+
+    probation.begin("old", "new", "key", 0, can_return=True)
+    assert crash(1, "a", is_known=True) is None, "a request did it"
+    assert probation.is_on(2)
+    assert crash(3, "a", "b") == "old", "nobody is known"
+    assert probation.on_convicted("c", "old", 4) is None, "another crash's"
+    assert probation.why_not("key")
+    assert probation.on_convicted("b", "old", 5) == "new"
+    assert probation.why_not("key") == ""
+    assert probation.on_convicted("b", "old", 5) is None, "once"
+    assert probation.is_on(6), "as after a reload"
+    assert crash(7) == "old"
 
 
 async def test_the_old_engine_dies_while_the_new_one_loads(make_rig: RigMaker) -> None:

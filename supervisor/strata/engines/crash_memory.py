@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,10 +111,16 @@ class CrashMemory:
             self._tell_forgotten(forgotten)
             self._has_news.set()
 
-    async def keep(self, ready_s: Callable[[], float], served: Callable[[], int]) -> None:
-        """Beside a running engine until `stop_keeping`: writes what changed, ends good trials.
-        `ready_s`: for how long it has been ready; `served`: requests that it has finished."""
+    def keep(
+        self, ready_s: Callable[[], float], served: Callable[[], int]
+    ) -> Coroutine[None, None, None]:
+        """To be run beside a running engine until `stop_keeping`, which may come before its first
+        turn: writes what changed, ends good trials. `ready_s`: for how long it has been ready;
+        `served`: requests that it has finished."""
         self._is_kept = True
+        return self._keep(ready_s, served)
+
+    async def _keep(self, ready_s: Callable[[], float], served: Callable[[], int]) -> None:
         while self._is_kept:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TRIAL_LOOK_S):

@@ -61,6 +61,9 @@ class Gate:
     def suspected(self, suspects: tuple[int, ...]) -> frozenset[str]:
         return self._listener.suspected(suspects) if self._is_open else frozenset()
 
+    def are_known(self, prints: frozenset[str]) -> bool:
+        return self._is_open and self._listener.are_known(prints)
+
     def on_lost(self, lost: EngineLost) -> str:
         return self._listener.on_lost(lost) if self._is_open else ""
 

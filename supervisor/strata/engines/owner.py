@@ -1,19 +1,16 @@
 """The owner task of the engine: starts it, restarts it by policy, holds or gives up in the open.
 
 Everything about the engine's life is decided here and nowhere else; others read `view` and call
-`stop`. What an epoch's end means for requests is told to the listener before anything else.
+`stop`. Waits between engines are in `interval.py`, reloads in `replacer.py`. What an epoch's end
+means for requests is told to the listener before anything else.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from typing import assert_never
-
-from strata_protocol.messages import Reason
 
 from strata.engines import stale
 from strata.engines.blame import axis_of, blame
@@ -25,21 +22,18 @@ from strata.engines.epoch import EngineSetup, Epoch
 from strata.engines.epoch_facts import Fingerprints, fingerprint, memory_of, plan_of, suspects_of
 from strata.engines.exits import EngineExit, ExitClass
 from strata.engines.gate import Gate
-from strata.engines.memory_wait import wait_for_memory
-from strata.engines.modes import sentences
+from strata.engines.interval import Interval
 from strata.engines.owner_view import EngineState, EngineView, OwnerObserver
-from strata.engines.pointless import end_where_pointless, reasons_of
 from strata.engines.port import EngineListener, EngineLost
 from strata.engines.quarantine import QuarantineRow
 from strata.engines.reload import Reload, ReloadError, Successor
 from strata.engines.replacer import Replacer
-from strata.engines.restart import Decision, Ended, Hold, StartAfter, StayDown, Stopped
+from strata.engines.restart import Decision, Ended, Hold, StartAfter, Stopped
 from strata.engines.restart_memory import RestartMemory
 from strata.engines.restart_state import RestartView
 from strata.engines.signature import signature
 
 STEP_UP_LOOK_S = 60.0  # how often an engine below the top rung is looked at
-INPUT_POLL_S = 2.0  # how often a refused start looks whether its inputs changed
 
 log = logging.getLogger("strata.engine")
 
@@ -69,7 +63,6 @@ class EngineOwner:
         self._reporter = reporter or NullCrashReporter()
         self._stop = asyncio.Event()
         self._number = newest_epoch(setup.run_dir)
-        self._was_ever_ready = False
         self._found: Fingerprints = ()  # of the inputs, before the last start read them
         self._ready_at_s: float | None = None  # loop time, of the engine that runs
         self._needed_bytes = 0  # memory that the last engine's plan needed
@@ -77,6 +70,7 @@ class EngineOwner:
         self._counted = 0  # finished requests that the policy knows of
         self._saves: set[asyncio.Task[None]] = set()
         self._gate = Gate(listener, is_open=True)  # of the engine that runs
+        self._interval = Interval(self.view, listener, observer, self._stop)
         self._replacer = Replacer(self, listener, self._restarts, self.view.decisions)
 
     def quarantine(self) -> list[QuarantineRow]:
@@ -131,8 +125,10 @@ class EngineOwner:
                 await self._restarts.on_place(self._course.memory.inputs, *self._course.place)
                 if is_first:
                     is_first = False
-                    await self._follow(self._restarts.first_start(), "that of an earlier run")
-                await self._await_memory()
+                    first = self._restarts.first_start()
+                    last = "that of an earlier run"
+                    await self._interval.follow(first, last, self._course, self._found)
+                await self._interval.await_memory(self._needed_bytes)
                 if self._stop.is_set():
                     break
                 await self._restarts.on_started()
@@ -147,7 +143,7 @@ class EngineOwner:
             await self.saved()
             if self._stop.is_set():
                 await self._restarts.on_stopped()
-            self._show(EngineState.STOPPED)
+            self._interval.show(EngineState.STOPPED)
 
     def stop(self) -> None:
         """Ends the engine and the owner task."""
@@ -203,7 +199,7 @@ class EngineOwner:
         if (former := replacer.take_former()) is not None:
             self._restarts.on_made_room()
             self._course = former.with_rung(*self._restarts.bounds)
-            self._show(EngineState.RESTARTING)
+            self._interval.show(EngineState.RESTARTING)
             return True
         if trial is None or decision is not None:
             return await self._carry_out(exited, decision or Stopped())
@@ -211,7 +207,7 @@ class EngineOwner:
         if trial.epoch is epoch:
             replacer.on_trial_failed(trial, epoch, exited)
         self._course = trial.old if trial.epoch is epoch else trial.new
-        self._show(EngineState.RESTARTING)
+        self._interval.show(EngineState.RESTARTING)
         return True
 
     async def _run_epoch(
@@ -227,7 +223,7 @@ class EngineOwner:
         self.view.starts += 1
         self.view.next_start_s = None
         self._observer.on_started(epoch.number)
-        self._show(state)
+        self._interval.show(state)
         async with asyncio.TaskGroup() as tasks:
             keep = self._course.memory.keep(self._ready_s, lambda: epoch.served)
             tasks.create_task(keep, name="memory")
@@ -273,7 +269,7 @@ class EngineOwner:
                     epoch, self._course.setup, exited, verdict, plan_of(epoch), counters=counters
                 )
             )
-        decision = self._decide(exited, took_mode_out=bool(verdict.taken_out))
+        decision = self._decide(exited, suspects, took_mode_out=bool(verdict.taken_out))
         if epoch.handshake.ready is not None:
             is_stepped = isinstance(decision, StartAfter | Hold) and decision.step is not None
             lost = EngineLost(
@@ -283,16 +279,21 @@ class EngineOwner:
                 signature=verdict.signature,
                 blamed_mode=", ".join(verdict.taken_out),
                 is_planned=self._replacer.trial is not None,
-                is_lower=is_stepped or self._replacer.is_back,
+                is_lower=is_stepped,
+                is_back=self._replacer.is_back,
                 acquitted=verdict.acquitted + self._restarts.freed(decision),
             )
             if convicted := gate.on_lost(lost):
                 self._on_convicted(convicted, verdict.signature)
+                if isinstance(decision, StartAfter):
+                    self._replacer.on_convicted(convicted)
         self._needed_bytes = memory_of(epoch)
         await self._course.memory.save()
         return exited, decision
 
-    def _decide(self, exited: EngineExit, *, took_mode_out: bool) -> Decision | None:
+    def _decide(
+        self, exited: EngineExit, suspects: frozenset[str], *, took_mode_out: bool
+    ) -> Decision | None:
         """What the policy says about an exit; None where a reload decides."""
         replacer = self._replacer
         if self._stop.is_set():
@@ -304,7 +305,8 @@ class EngineOwner:
             return None
         if self._is_making_room and exited.exit_class is ExitClass.STOP:
             return self._restarts.on_made_room()
-        if exited.is_crash and replacer.on_crashed(exited):
+        is_known = self._gate.are_known(suspects)
+        if exited.is_crash and replacer.on_crashed(exited, suspects, is_known=is_known):
             return None
         return self._restarts.on_exited(self._ended(exited, took_mode_out))
 
@@ -331,7 +333,7 @@ class EngineOwner:
             and epoch.handshake.ready is not None
             and self.view.state is EngineState.LOADING
         ):
-            self._was_ever_ready = True
+            self._interval.was_ever_ready = True
             self.view.reasons = []
             self._ready_at_s = asyncio.get_running_loop().time()
             self.view.decisions.add(
@@ -342,7 +344,7 @@ class EngineOwner:
             self._saves.add(save)
             save.add_done_callback(self._saves.discard)
             self._replacer.on_trial_ready()
-            self._show(EngineState.READY)
+            self._interval.show(EngineState.READY)
         else:
             self._observer.on_changed()
 
@@ -365,20 +367,11 @@ class EngineOwner:
         self._is_making_room = True
         epoch.stop()
 
-    async def _await_memory(self) -> None:
-        """The next engine plans with what is free."""
-        missing = await wait_for_memory(self._needed_bytes)
-        if missing:
-            log.warning(
-                "%.0f MiB less than the engine needs are free; it plans with what there is",
-                missing / (1 << 20),
-            )
-
     async def _carry_out(self, exited: EngineExit, decision: Decision) -> bool:
         """Does what the policy says about an exit; False when the owner is done."""
         await self._restarts.save()
         self._reporter.on_decided(decision)
-        return await self._follow(decision, exited.text, exited)
+        return await self._interval.follow(decision, exited.text, self._course, self._found, exited)
 
     def _ended(self, exited: EngineExit, took_mode_out: bool) -> Ended:
         """An exit as the policy sees it."""
@@ -391,60 +384,3 @@ class EngineOwner:
             axis_of(exited.beacon, guilty, plan),
             took_mode_out,
         )
-
-    async def _follow(
-        self, decision: Decision, last: str, exited: EngineExit | None = None
-    ) -> bool:
-        """Waits as decided; False when the owner is done. `last`: what ended the last engine."""
-        if isinstance(decision, StartAfter | Hold) and decision.step is not None:
-            step = decision.step
-            log.error("the engine goes down from rung %s to %s: %s", step.old, step.new, step.why)
-        match decision:
-            case Stopped():
-                return False
-            case StartAfter(delay_s):
-                if delay_s:
-                    log.info("the engine starts again in %.1f s", delay_s)
-                if delay_s or exited is not None:
-                    await self._wait(EngineState.RESTARTING, delay_s)
-            case Hold(delay_s, why):
-                text = f"{why}; the last: {last}"
-                self.view.reasons = [Reason(code="engine.hold", text=text)]
-                log.error("the engine is held: %s; next start in %.0f s", text, delay_s)
-                self._listener.on_down("engine_hold", f"the engine is held: {text}", delay_s)
-                await self._wait(EngineState.HOLD, delay_s)
-            case StayDown():
-                if exited is not None:
-                    await self._stay_down(exited)
-            case _:
-                assert_never(decision)
-        return not self._stop.is_set()
-
-    async def _stay_down(self, exited: EngineExit) -> None:
-        refused = self.view.epoch.refused if self.view.epoch is not None else None
-        self.view.reasons = reasons_of(refused, exited.text)
-        text = f"the engine refuses to start: {sentences(self.view.reasons)}"
-        self.view.decisions.add("engine.refused", f"{text[0].upper()}{text[1:]}.")
-        if refused is not None and not self._was_ever_ready:
-            end_where_pointless(refused, self._course.setup.wanted, self.view.device)
-        log.error("%s", text)
-        self._listener.on_down("engine_refused", text, None)
-        self._show(EngineState.REFUSED)
-        while not self._stop.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(INPUT_POLL_S):
-                    await self._stop.wait()
-            if await asyncio.to_thread(fingerprint, self._course.inputs) != self._found:
-                log.info("the model file or the engine changed; starting again")
-                return
-
-    async def _wait(self, state: EngineState, delay_s: float) -> None:
-        self.view.next_start_s = asyncio.get_running_loop().time() + delay_s
-        self._show(state)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(delay_s):
-                await self._stop.wait()
-
-    def _show(self, state: EngineState) -> None:
-        self.view.state = state
-        self._observer.on_changed()

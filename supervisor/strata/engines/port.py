@@ -64,6 +64,7 @@ class EngineLost:
     blamed_mode: str = ""  # what was taken out for it: this crash convicts no request
     is_planned: bool = False  # replaced by a reload: that counts against no request
     is_lower: bool = False  # the next engine runs a lower rung for it
+    is_back: bool = False  # the next engine has the settings before a reload, which may be to blame
     acquitted: tuple[str, ...] = ()  # fingerprints whose crashes turned out to be a mode's doing
 
 
@@ -81,6 +82,10 @@ class EngineListener(Protocol):
     def suspected(self, suspects: tuple[int, ...]) -> frozenset[str]:
         """Fingerprints of the requests that may have ended the engine: of `suspects`, or of all
         that ran where it is empty."""
+        ...
+
+    def are_known(self, prints: frozenset[str]) -> bool:
+        """Whether a request of these fingerprints was in a crash before."""
         ...
 
     def on_lost(self, lost: EngineLost) -> str:

@@ -107,16 +107,35 @@ class Replacer:
                 await self._fail(wanted, ReloadError(f"the new engine: {error}", exit_code=code))
             self._current = None
 
-    def on_crashed(self, exited: EngineExit) -> bool:
+    def on_crashed(self, exited: EngineExit, suspects: frozenset[str], *, is_known: bool) -> bool:
         """The engine that runs has crashed by its own doing; whether the settings before the last
-        reload come back for that."""
-        self._former = self.probation.on_crash(exited.text, asyncio.get_running_loop().time())
+        reload come back for that. `suspects` and `is_known` as in Probation."""
+        now = asyncio.get_running_loop().time()
+        was_on = self.probation.is_on(now)
+        self._former = self.probation.on_crash(exited.text, suspects, now, is_known=is_known)
         if self._former is None:
+            if was_on and is_known:
+                self._decisions.add(
+                    "reload.kept",
+                    "The reload is kept: a request of this crash ended an engine before, and is"
+                    " tried alone.",
+                )
             return False
         text = f"The reload is taken back: the new engine {exited.text}. The former settings serve."
         self._decisions.add("reload.rolled_back", text)
         log.error("the reload is taken back: the new engine %s", exited.text)
         return True
+
+    def on_convicted(self, request: str) -> None:
+        """A request is convicted of ending engines: what was taken back for it comes forward."""
+        now = asyncio.get_running_loop().time()
+        course = self.probation.on_convicted(request, self._host.course, now)
+        if course is None:
+            return
+        self._former = course
+        text = "a request is convicted of the crash that it was taken back for"
+        self._decisions.add("reload.restored", f"The reload is done again: {text}.")
+        log.warning("the reload is done again: %s", text)
 
     @property
     def is_back(self) -> bool:
@@ -124,7 +143,7 @@ class Replacer:
         return self._former is not None
 
     def take_former(self) -> Course | None:
-        """What is started next instead, where `on_crashed` said so."""
+        """What is started next instead, where `on_crashed` or `on_convicted` said so."""
         former, self._former = self._former, None
         return former
 
@@ -208,7 +227,7 @@ class Replacer:
 
     def _begin_probation(self, old: Course, new: Course) -> None:
         now = asyncio.get_running_loop().time()
-        self.probation.begin(old, new.key, now, can_return=old.can_return_from(new))
+        self.probation.begin(old, new, new.key, now, can_return=old.can_return_from(new))
 
     def _begin_trial(self, wanted: Reload, new: Course, epoch: Epoch, room: Room) -> bool:
         text = f"there is no room for both engines: {room.text}; the old one ends first"

@@ -72,6 +72,10 @@ class Quarantine:
         self._records[only].is_refused |= self._records[only].crashes >= CRASHES_MAX
         return only if self._records[only].is_refused else None
 
+    def are_known(self, prints: Iterable[bytes]) -> bool:
+        """Whether one of these was in a crash that has not turned out to be another's doing."""
+        return any(found in self._records for found in prints)
+
     def on_cleared(self, cleared: bytes) -> None:
         """It was tried alone and the engine lived: its crashes were not its own."""
         record = self._records.get(cleared)

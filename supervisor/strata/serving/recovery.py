@@ -60,9 +60,11 @@ class Recovery:
             is_known = suspects <= {e.rid for e in running} and (
                 bool(lost.suspects) or not has_others
             )
-            is_alone = is_known and len(prints) == 1 and not lost.blamed_mode
+            # Nor does the first crash after a reload, for which the settings before it come back:
+            # it counts, and what crashes alone with those as well is convicted.
+            is_alone = is_known and len(prints) == 1 and not lost.blamed_mode and not lost.is_back
             guilty = self.quarantine.on_crash(prints, now, is_alone=is_alone)
-            if is_known and not lost.blamed_mode:
+            if is_known and not lost.blamed_mode and not lost.is_back:
                 of_shape = {(Shape.of(e.spec), fingerprint(e.spec)) for e in running}
                 self.shapes.on_crash({s for s in of_shape if s[1] in prints}, now)
                 if guilty is not None:
@@ -76,7 +78,7 @@ class Recovery:
             # Who stood by while a suspect was tried does not pay for the suspect's crash. Nor does
             # anybody, once, for the crash that leads to a lower rung: that rung was not tried yet.
             counts = not lost.is_planned and (is_suspect or not (is_trial and suspects))
-            if counts and lost.is_lower and not entry.is_spared:
+            if counts and (lost.is_lower or lost.is_back) and not entry.is_spared:
                 entry.is_spared = True
             else:
                 entry.losses += counts
@@ -94,6 +96,10 @@ class Recovery:
         """Fingerprints of those of `running` that may have ended the engine."""
         named = self._suspects(suspects, running)
         return frozenset(fingerprint(e.spec).hex() for e in running if e.rid in named)
+
+    def are_known(self, prints: Collection[str]) -> bool:
+        """Whether one of these fingerprints was in a crash before."""
+        return self.quarantine.are_known(bytes.fromhex(found) for found in prints)
 
     def message(self, entry: Entry, mode: int) -> Submit | Resume:
         """What makes an engine begin the request or go on with it, in its serving mode of that

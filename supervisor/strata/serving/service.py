@@ -131,6 +131,9 @@ class EngineService:
     def suspected(self, suspects: tuple[int, ...]) -> frozenset[str]:
         return self._scheduler.suspected(suspects)
 
+    def are_known(self, prints: frozenset[str]) -> bool:
+        return self._scheduler.recovery.are_known(prints)
+
     def on_lost(self, lost: EngineLost) -> str:
         self._port = None
         self._stats = None
