@@ -126,7 +126,12 @@ def _run(argv: Sequence[str]) -> int:
             from strata.cli_reload import reload  # noqa: PLC0415
 
             return reload(
-                _settings(args), args.new_model, args.new_engine, wait=args.wait, force=args.force
+                _settings(args),
+                args.new_model,
+                args.new_engine,
+                wait=args.wait,
+                force=args.force,
+                as_json=args.json,
             )
         case "drain":
             from strata.cli_drain import drain  # noqa: PLC0415
@@ -273,6 +278,7 @@ def _build_parser() -> tuple[_Parser, dict[str, _Parser]]:
     reload.add_argument(
         "--force", action="store_true", help="also settings that a crash after a reload has left"
     )
+    reload.add_argument("--json", action="store_true", help="one JSON object for each answer")
     drain = command(
         "drain",
         "Ends the service of a run directory; what it has accepted finishes first.",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from strata.engines.modes import ModeRow
+
 CONTROL_NAME = "control.sock"
 LINE_BYTES_MAX = 64 * 1024
 
@@ -36,4 +38,5 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 0
     is_final: bool = False
     pid: int = 0  # of the supervisor
-    reasons: list[str] = []  # sentences, where it is a refusal
+    reasons: list[str] = []  # sentences, where it is a refusal or less than was asked
+    modes: list[ModeRow] = []  # that run with less than was asked

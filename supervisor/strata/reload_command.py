@@ -13,7 +13,7 @@ from strata.config import Config
 from strata.config_source import Settings, fields
 from strata.control_protocol import Answer, ReloadCommand
 from strata.engines.epoch import EngineSetup
-from strata.engines.modes import MODE_KEYS, wanted_modes
+from strata.engines.modes import MODE_KEYS, row_text, wanted_modes
 from strata.engines.process import Launch
 from strata.engines.reload import Reload, ReloadError
 from strata.model_source import engine_arguments, find_engine, find_model
@@ -76,4 +76,5 @@ async def answers(
     except ReloadError as error:
         yield Answer(text=str(error), reasons=error.reasons, status=error.exit_code, is_final=True)
     else:
-        yield Answer(text=text, is_final=True)
+        reasons = [row_text(row) for row in wanted.lost]
+        yield Answer(text=text, reasons=reasons, modes=list(wanted.lost), is_final=True)

@@ -4,6 +4,7 @@ nothing."""
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -96,7 +97,7 @@ async def test_streams_go_on_with_an_engine_beside(make_rig: RigMaker, tmp_path:
         old = rig.pid
         handles = await begun(rig, 3)
         text, said = await reload(rig)
-        assert text == "engine start 2 has taken over"
+        assert text.startswith("engine start 2 has taken over")
         assert any("there is room for both engines" in line for line in said)
         assert rig.pid != old
         assert rig.owner.view.state is EngineState.READY
@@ -140,7 +141,7 @@ async def test_a_second_reload_follows_the_first(make_rig: RigMaker) -> None:
         handles = await begun(rig, 2)
         for number in (2, 3, 4):
             text, _ = await reload(rig)
-            assert text == f"engine start {number} has taken over"
+            assert text.startswith(f"engine start {number} has taken over")
             await rig.observer.until(lambda n=number: rig.observer.starts == n)  # type: ignore[misc]
         await ended_as_one(handles)  # more engines than a request may lose
         assert rig.owner.restarts().starts_in_hour == 1
@@ -194,7 +195,7 @@ async def test_without_room_the_old_engine_ends_first(
         old = rig.pid
         handles = await begun(rig, 3)
         text, said = await reload(rig)
-        assert text == "engine start 2 has taken over"
+        assert text.startswith("engine start 2 has taken over")
         assert any("the old one ends first" in line for line in said)
         assert rig.pid != old
         await ended_as_one(handles)
@@ -452,6 +453,41 @@ async def test_room_is_judged_by_the_plan(make_rig: RigMaker) -> None:
 
 
 # --- the command
+
+
+async def test_what_runs_with_less_than_was_asked_is_told(make_rig: RigMaker) -> None:
+    """Also of an axis that nobody set; the outcome has the rows, the decision log the codes."""
+    async with make_rig(SLOW, SLOW, SLOW | {"batch": 2}) as rig:
+        await rig.ready()
+        wanted = Reload(setup_of(rig), lambda _: None)
+        async with asyncio.timeout(30):
+            text = await rig.owner.reload(wanted)
+        lost = "batch runs 2, requested 8 [fake.batch]"
+        assert text == f"engine start 2 has taken over, with less than was asked: {lost}"
+        (row,) = wanted.lost
+        assert (row.name, row.runs, row.requested) == ("batch", "2", "8")
+        (said,) = [
+            e.sentence for e in rig.owner.view.decisions.entries() if e.code == "reload.done"
+        ]
+        assert said.endswith(f"with less than was asked: {lost}.")
+
+
+async def test_the_command_tells_what_runs_with_less(tmp_path: Path) -> None:
+    less = SLOW | {"batch": 2}
+    async with served(tmp_path, behaviours=[SLOW, SLOW, less, less]) as s:
+        await s.engine_pid()
+        run_dir = ("--run-dir", str(s.run_dir))
+        code, text = await command("reload", "--wait", *run_dir)
+        assert code == 0
+        assert (
+            "taken over, with less than was asked: batch runs 2, requested 8 [fake.batch]" in text
+        )
+        assert "\n  batch runs 2, requested 8: the script takes 2 sequences [fake.batch]\n" in text
+        code, text = await command("reload", "--wait", "--json", *run_dir)
+        assert code == 0
+        last = json.loads(text.splitlines()[-1])
+        assert last["is_final"]
+        assert [(row["name"], row["runs"]) for row in last["modes"]] == [("batch", "2")]
 
 
 async def test_reload_takes_settings_over_from_the_file(tmp_path: Path) -> None:

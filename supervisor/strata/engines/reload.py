@@ -21,7 +21,7 @@ from strata.engines.epoch import EngineSetup, Epoch
 from strata.engines.exits import EngineExit
 from strata.engines.gate import Gate
 from strata.engines.memory_wait import bytes_available, bytes_needed
-from strata.engines.modes import bytes_text, choose, sentence
+from strata.engines.modes import ModeRow, bytes_text, choose, sentence
 from strata.errors import StrataError
 
 MOVE_WAIT_S = 60.0  # for requests that the new engine cannot go on with to finish on the old one
@@ -56,11 +56,13 @@ class Reload:
     setup: EngineSetup
     say: Callable[[str], None]  # told of progress, in sentences
     is_forced: bool = False  # also settings that were left for a crash
+    lost: Sequence[ModeRow] = ()  # with the outcome: modes that run with less than was asked
     outcome: asyncio.Future[str] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
 
-    def succeed(self, text: str) -> None:
+    def succeed(self, text: str, lost: Sequence[ModeRow] = ()) -> None:
+        self.lost = lost
         if not self.outcome.done():
             self.outcome.set_result(text)
 

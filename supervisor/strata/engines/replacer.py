@@ -17,6 +17,7 @@ from strata.engines.epoch_facts import Fingerprints, fingerprint
 from strata.engines.exits import EngineExit
 from strata.engines.gate import Gate
 from strata.engines.handshake import top_rung
+from strata.engines.modes import row_summary
 from strata.engines.port import EngineListener, EngineLost
 from strata.engines.probation import Probation
 from strata.engines.reload import (
@@ -173,7 +174,7 @@ class Replacer:
         trial, self.trial = self.trial, None
         if trial is not None and trial.epoch is not None:
             self._begin_probation(trial.old, trial.new)
-            self._succeed(trial.reload, f"engine start {trial.epoch.number} has taken over")
+            self._succeed(trial.reload, trial.epoch)
 
     def on_trial_failed(self, trial: Trial, epoch: Epoch, exited: EngineExit) -> None:
         """The new engine ended before it was ready: the former settings are next."""
@@ -221,7 +222,7 @@ class Replacer:
         await await_movable(gate, successor)
         self._take_over(successor, epoch, gate)
         self._begin_probation(old, new)
-        self._succeed(wanted, f"engine start {successor.epoch.number} has taken over")
+        self._succeed(wanted, successor.epoch)
         self._current = None
         return True
 
@@ -255,10 +256,14 @@ class Replacer:
         successor.gate.open()
         epoch.stop()
 
-    def _succeed(self, wanted: Reload, text: str) -> None:
+    def _succeed(self, wanted: Reload, epoch: Epoch) -> None:
+        text = f"engine start {epoch.number} has taken over"
+        lost = [row for row in epoch.handshake.rows if not row.is_as_asked]
+        if lost:
+            text += f", with less than was asked: {'; '.join(row_summary(row) for row in lost)}"
         self._decisions.add("reload.done", f"The reload is done: {text}.")
-        log.info("reload: %s", text)
-        wanted.succeed(text)
+        log.log(logging.WARNING if lost else logging.INFO, "reload: %s", text)
+        wanted.succeed(text, lost)
 
     async def _fail(self, wanted: Reload, error: ReloadError) -> None:
         """The old engine serves on; what was started beside it ends before anybody is told."""

@@ -49,6 +49,13 @@ def row_text(row: ModeRow) -> str:
     return f"{text}: {sentences(row.because)}" if row.because else text
 
 
+def row_summary(row: ModeRow) -> str:
+    """ "batch runs 4, requested 64 [mem.kv_budget]": without the sentences."""
+    codes = dict.fromkeys(reason.code for reason in row.because)
+    text = f"{row.name} runs {row.runs}, requested {row.requested}"
+    return f"{text} [{', '.join(codes)}]" if codes else text
+
+
 def refusal_lines(rows: Sequence[ModeRow], others: Iterable[Reason] = ()) -> list[str]:
     """For people: each mode that cannot run as asked, and below it all of its reasons; then what
     concerns no single mode."""
