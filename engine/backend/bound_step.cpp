@@ -74,6 +74,7 @@ BoundStep::BoundOp BoundStep::bind(const StepBinding& to, uint32_t index) const 
     call.y = slot(op.y);
     call.out = slot(op.out);
     call.routing = reinterpret_cast<uint32_t*>(slot(op.routing));
+    call.masks = call.routing;
     if (op.quant != kNoSlot) {
         call.quant = quant_slots_[op.quant];
     }
@@ -95,6 +96,13 @@ BoundStep::BoundOp BoundStep::bind(const StepBinding& to, uint32_t index) const 
         const uint32_t place = to.hparams.kv_index(layer) - to.hparams.kv_index(to.first_layer);
         std::byte* keys = to.kv + uint64_t{2} * place * to.kv_layer_bytes;
         call.kv = {keys, keys + to.kv_layer_bytes};
+    }
+    const OpKind kind = op.request.kind;
+    if (kind == OpKind::IndexAppend || kind == OpKind::IndexBlocks ||
+        kind == OpKind::SelectTokens) {
+        const uint32_t place = to.hparams.index.place(static_cast<uint32_t>(op.request.layer));
+        std::byte* const keys = to.index.data + place * to.index.layer.total();
+        call.index = {keys, keys + to.index.layer.keys};
     }
     if (op_state_floats(op.request) > 0) call.state = to.states->view(op.state_at);
     return bound;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/backend/memory_plan.h"
 #include "engine/backend/page_buffer.h"
 #include "engine/backend/recurrent_state.h"
 #include "engine/backend/resolve.h"
@@ -14,6 +15,12 @@
 #include "engine/base/thread_pool.h"
 
 namespace strata {
+
+// Index keys of all indexed layers: raw keys of the first, its block keys, then the next one's.
+struct IndexPool {
+    std::byte* data = nullptr;
+    IndexBytes layer;
+};
 
 // What a step is bound to. All outlive the bound step.
 struct StepBinding {
@@ -31,6 +38,7 @@ struct StepBinding {
     std::byte* scratch;
     uint64_t scratch_thread_bytes;
     const RecurrentState* states = nullptr;  // of a plan with recurrent layers
+    IndexPool index = {};                    // of a plan with indexed layers
 };
 
 class BoundStep {

@@ -92,6 +92,7 @@ CpuRuntime::CpuRuntime(const Model& model,
       scratch_(memory_.scratch_bytes, "scratch"),
       kv_(memory_.kv_bytes, "keys and values"),
       draft_kv_(memory_.draft ? memory_.draft->kv_bytes : 0, "keys and values of drafts"),
+      index_(memory_.index_bytes, "index keys"),
       states_(
           resolved_.step.state_floats, plan.batch, checkpoints_of(plan, resolved_.step), plan.spec),
       step_({resolved_.step,
@@ -107,7 +108,8 @@ CpuRuntime::CpuRuntime(const Model& model,
              kv_layer_bytes(model.hparams(), plan),
              scratch_.data(),
              memory_.scratch_thread_bytes,
-             &states_}) {
+             &states_,
+             {index_.data(), index_layer_bytes(model.hparams(), plan)}}) {
     STRATA_ASSERT(pool.size() == plan.threads, "the pool has the planned threads");
     progress("allocate", memory_.kv_bytes, memory_.kv_bytes);
     if (drafter_) {
@@ -148,7 +150,8 @@ std::vector<LockRange> CpuRuntime::lock_ranges() const {
     }
     add(copies_.buffer());
     for (const PageBuffer* buffer : weights_.buffers()) add(*buffer);
-    for (const PageBuffer* buffer : {&scratch_, &kv_, &draft_kv_, &states_.buffer()}) add(*buffer);
+    for (const PageBuffer* buffer : {&scratch_, &kv_, &draft_kv_, &index_, &states_.buffer()})
+        add(*buffer);
     for (const BoundStep* step : {&step_, draft_ ? &*draft_ : nullptr}) {
         if (step == nullptr) continue;
         add(step->activations());

@@ -82,6 +82,7 @@ class CpuRuntime final : public Runtime {
     PageBuffer scratch_;
     PageBuffer kv_;
     PageBuffer draft_kv_;
+    PageBuffer index_;
     RecurrentState states_;
     BoundStep step_;
     std::optional<BoundStep> draft_;

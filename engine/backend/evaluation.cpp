@@ -269,13 +269,10 @@ void Evaluator::add_shortfalls(const Candidate& candidate,
     const auto add = [&](const char* axis, const char* code, const std::string& text) {
         out.shortfalls.push_back({axis, {code, text}});
     };
-    const std::string& limited = in_.model.hparams().context_text;
-    if (want.max_context > traits_.context || (want.max_context == 0 && !limited.empty())) {
+    if (want.max_context > traits_.context) {
         add("max_context",
             "model.context",
-            limited.empty()
-                ? "the model was made for " + std::to_string(traits_.context) + " tokens"
-                : limited);
+            "the model was made for " + std::to_string(traits_.context) + " tokens");
     }
     if (want.threads > out.plan.threads) {
         add("threads",

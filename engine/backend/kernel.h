@@ -67,6 +67,12 @@ struct KvView {
     std::byte* v = nullptr;
 };
 
+// Index keys of one layer (engine/plan/index_layout.h). 64-byte aligned.
+struct IndexView {
+    std::byte* keys = nullptr;
+    std::byte* blocks = nullptr;
+};
+
 // Rows rounded to int8: see engine/cpu/quantize.h. Null where the op has none.
 struct QuantView {
     int8_t* values = nullptr;  // [rows, k]
@@ -92,6 +98,7 @@ struct OpCall {
     const float* vector = nullptr;    // RmsNorm gain [head_dim or k], Matmul bias [n]
     const float* vector2 = nullptr;   // DeltaGates rates [heads]
     uint32_t* routing = nullptr;      // of operations of experts (engine/plan/routing.h)
+    uint32_t* masks = nullptr;        // Attention, SelectTokens (engine/plan/index_layout.h)
     const uint64_t* ngram = nullptr;  // NgramRows: constants (engine/plan/ngram.h)
     const float* rope = nullptr;      // Rope: [rope_dims / 2] inverse frequencies, f32
     float eps = 0;                    // RmsNorm
@@ -99,6 +106,7 @@ struct OpCall {
                       // Route: what weights are multiplied by
     RowView row;
     KvView kv;
+    IndexView index;  // IndexAppend, IndexBlocks, SelectTokens
     StateView state;
     std::byte* scratch = nullptr;  // thread-private, KernelEntry::scratch_bytes(request) bytes
 };

@@ -7,6 +7,7 @@
 #include "engine/backend/page_buffer.h"
 #include "engine/backend/recurrent_state.h"
 #include "engine/backend/weight_copies.h"
+#include "engine/plan/index_layout.h"
 
 namespace strata {
 
@@ -91,6 +92,18 @@ uint64_t kv_layer_bytes(const Hparams& hparams, const ModePlan& plan) {
     return align_up(dtype_bytes(plan.kv, elements), kBufferAlignment);
 }
 
+IndexBytes index_layer_bytes(const Hparams& hparams, const ModePlan& plan) {
+    const IndexSizes& index = hparams.index;
+    if (index.is_indexed.empty()) return {};
+    const DType type = index_type(plan.kv);
+    const uint64_t tokens = uint64_t{plan.pages()} * kPageTokens;
+    const auto bytes = [&](uint64_t elements) {
+        return align_up(dtype_bytes(type, elements), kBufferAlignment);
+    };
+    return {bytes(index_key_elements(tokens, index.head_dim)),
+            bytes(index_block_elements(tokens, index.head_dim, index.block_tokens))};
+}
+
 void plan_pools(MemoryPlan& memory,
                 const Model& model,
                 const Drafter* drafter,
@@ -98,6 +111,13 @@ void plan_pools(MemoryPlan& memory,
     const Hparams& hparams = model.hparams();
     memory.kv_token_bytes = kv_token_bytes(hparams, plan.kv, hparams.kv_layers());
     memory.kv_bytes = 2ull * hparams.kv_layers() * kv_layer_bytes(hparams, plan);
+    const IndexSizes& index = hparams.index;
+    if (!index.is_indexed.empty()) {
+        const uint64_t keys = dtype_bytes(index_type(plan.kv), index.head_dim);
+        memory.index_token_bytes =
+            index.layers() * (keys + (keys + index.block_tokens - 1) / index.block_tokens);
+        memory.index_bytes = index.layers() * index_layer_bytes(hparams, plan).total();
+    }
     if (!memory.draft) return;
     const Hparams& drafters = drafter->hparams();
     memory.draft->kv_token_bytes = kv_token_bytes(drafters, plan.kv, drafters.draft_layers);
@@ -155,6 +175,7 @@ uint64_t MemoryPlan::lock_bytes() const {
                                 logits_bytes,
                                 scratch_bytes,
                                 kv_bytes,
+                                index_bytes,
                                 state_bytes + checkpoint_bytes,
                                 more.activation_bytes,
                                 more.logits_bytes,
@@ -166,8 +187,9 @@ uint64_t MemoryPlan::lock_bytes() const {
 
 std::vector<MemoryPart> MemoryPlan::parts_without_kv() const {
     std::vector<MemoryPart> out = parts();
-    std::erase_if(
-        out, [](const MemoryPart& part) { return part.name == "kv" || part.name == "drafter.kv"; });
+    std::erase_if(out, [](const MemoryPart& part) {
+        return part.name == "kv" || part.name == "kv.index" || part.name == "drafter.kv";
+    });
     return out;
 }
 
@@ -184,6 +206,13 @@ std::vector<MemoryPart> MemoryPlan::parts() const {
         {"logits", logits_bytes, "rows of logits of one step; resident as used"},
         {"scratch", scratch_bytes, std::to_string(scratch_thread_bytes) + " bytes a thread"},
     };
+    if (index_bytes > 0) {
+        parts.push_back({"kv.index",
+                         index_bytes,
+                         "keys by which rows choose what they attend to, " +
+                             std::to_string(index_token_bytes) +
+                             " bytes a token; resident as used"});
+    }
     if (on_demand_bytes > 0) {
         MemoryPart part{"weights.on_demand",
                         0,

@@ -41,16 +41,19 @@ struct MemoryPlan {
     uint64_t logits_bytes = 0;
     uint64_t scratch_thread_bytes = 0;  // for each thread
     uint64_t scratch_bytes = 0;
-    uint64_t kv_token_bytes = 0;    // keys and values of one token in the model's layers
-    uint64_t kv_bytes = 0;          // of the whole pool
-    uint64_t state_slot_bytes = 0;  // recurrent state of one sequence
-    uint64_t state_bytes = 0;       // of all sequences
-    uint64_t checkpoint_bytes = 0;  // of the states kept for the prefix cache
+    uint64_t kv_token_bytes = 0;     // keys and values of one token in the model's layers
+    uint64_t kv_bytes = 0;           // of the whole pool
+    uint64_t index_token_bytes = 0;  // index keys of one token, rounded up
+    uint64_t index_bytes = 0;        // of the whole pool
+    uint64_t state_slot_bytes = 0;   // recurrent state of one sequence
+    uint64_t state_bytes = 0;        // of all sequences
+    uint64_t checkpoint_bytes = 0;   // of the states kept for the prefix cache
     std::optional<DraftMemory> draft;
 
     // Keys and values of one token in all layers, and what a drafter adds.
     uint64_t pool_token_bytes() const {
-        return kv_token_bytes + (draft ? draft->kv_token_bytes + draft->hidden_token_bytes : 0);
+        return kv_token_bytes + index_token_bytes +
+               (draft ? draft->kv_token_bytes + draft->hidden_token_bytes : 0);
     }
 
     uint64_t bytes_without_kv() const {
@@ -69,6 +72,15 @@ uint64_t kv_token_bytes(const Hparams& hparams, DType kv, uint32_t layers);
 
 // Bytes of the keys (or of the values) of one layer, page-aligned.
 uint64_t kv_layer_bytes(const Hparams& hparams, const ModePlan& plan);
+
+// Bytes of the index keys of one layer, page-aligned.
+struct IndexBytes {
+    uint64_t keys = 0;
+    uint64_t blocks = 0;
+
+    uint64_t total() const { return keys + blocks; }
+};
+IndexBytes index_layer_bytes(const Hparams& hparams, const ModePlan& plan);
 
 // Sizes the pools of a model and its drafter for plan.kv and plan.kv_tokens; all else stays.
 void plan_pools(MemoryPlan& memory,

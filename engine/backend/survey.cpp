@@ -29,7 +29,7 @@ constexpr Operands kOperands[] = {
     {OpKind::Matmul, true, true, false, kFeatureBias},
     {OpKind::Rope, false, false, false, kFeatureRopeNeox | kFeatureRopeFactors},
     {OpKind::KvAppend, false, false, true, 0},
-    {OpKind::Attention, false, false, true, 0},
+    {OpKind::Attention, false, false, true, kFeatureSelected},
     {OpKind::SwiGlu, false, false, false, 0},
     {OpKind::Add, false, false, false, 0},
     {OpKind::Concat, false, false, false, 0},
@@ -51,6 +51,9 @@ constexpr Operands kOperands[] = {
     {OpKind::StreamAdd, false, false, false, 0},
     {OpKind::StreamScores, false, false, false, 0},
     {OpKind::StreamScale, false, false, false, 0},
+    {OpKind::IndexAppend, false, false, true, 0},
+    {OpKind::IndexBlocks, false, false, true, kFeatureRopeNeox | kFeatureRopeFactors},
+    {OpKind::SelectTokens, false, false, true, 0},
     {OpKind::NgramRows, true, false, false, 0},
     {OpKind::TableRows, true, false, false, 0},
 };
@@ -63,6 +66,7 @@ void size_streams(OpRequest& r) {
         r.n = r.heads * r.k;
     if (r.kind == OpKind::StreamMix) r.n = r.k / r.heads;
     if (r.kind == OpKind::StreamScores) r.n = r.heads;
+    if (r.kind == OpKind::IndexAppend || r.kind == OpKind::IndexBlocks) r.k = r.n = r.head_dim;
     if (!reads_on_demand(r.kind)) return;
     r.heads = 2;
     r.head_dim = 256;
@@ -78,6 +82,9 @@ OpRequest typical_request(OpKind kind) {
     request.kv_heads = 2;
     request.head_dim = request.rope_dims = 64;
     request.page_tokens = kPageTokens;
+    request.block_tokens = 4;
+    request.blocks_used = 32;
+    request.mask_words = 64;
     size_streams(request);
     if (kind == OpKind::ShortConv || kind == OpKind::NgramRows) request.taps = 3;
     if (kind == OpKind::ShortConv) request.dilation = 3;

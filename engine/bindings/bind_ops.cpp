@@ -196,6 +196,8 @@ class Op {
             if (tables.ndim() != 2) refuse_argument("page_tables must be [sequences, pages]");
             call_.row.page_table_stride = static_cast<uint32_t>(tables.shape(1));
         }
+        call_.masks = array_of<uint32_t>(arrays, "masks", uint64_t{rows} * request_.mask_words);
+        call_.index = {pages(arrays, "index_keys"), pages(arrays, "index_blocks")};
         call_.kv.k = pages(arrays, "k_pages");
         call_.kv.v = pages(arrays, "v_pages");
     }

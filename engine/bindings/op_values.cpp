@@ -21,7 +21,8 @@ constexpr uint32_t kFeatures[] = {kFeatureRopeNeox,
                                   kFeatureExpertOrder,
                                   kFeatureExpertScale,
                                   kFeatureGroupGain,
-                                  kFeatureDilated};
+                                  kFeatureDilated,
+                                  kFeatureSelected};
 
 OpKind kind_by_name(const std::string& name) {
     for (int i = 0; i < kOpKindCount; ++i) {

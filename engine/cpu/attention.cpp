@@ -19,6 +19,8 @@ Refused match(const OpRequest& request) {
     if (const Refused refused = match_pages(request, kStep)) return refused;
     if (const Refused refused = not_multiple("heads", request.heads, request.kv_heads))
         return refused;
+    if ((request.features & kFeatureSelected) != 0 && request.mask_words == 0)
+        return one_of("mask_words", "0", "1 and up");
     if (request.heads / request.kv_heads > kGroupMax)
         return one_of("heads per kv head",
                       std::to_string(request.heads / request.kv_heads),
@@ -42,6 +44,8 @@ void run(const OpCall& call, WorkRange range) {
     args.block_rows = block_rows(call.rows);
     args.scale = call.scale;
     args.scratch = reinterpret_cast<float*>(call.scratch);
+    args.masks = (call.request->features & kFeatureSelected) != 0 ? call.masks : nullptr;
+    args.mask_words = call.request->mask_words;
     isa_ops<kIsa>().attention(args, range.begin, range.end);
 }
 
@@ -81,6 +85,9 @@ std::vector<OpRequest> test_requests() {
         requests.push_back(shape(kv, 1, 9, 3, 64));
         requests.push_back(shape(kv, 40, 8, 1, 128));
         requests.push_back(shape(kv, 21, 2, 2, 256));
+        requests.push_back(shape(kv, 20, 8, 2, 64));
+        requests.back().features = kFeatureSelected;
+        requests.back().mask_words = 8;
         if (kStep == 8) {
             requests.push_back(shape(kv, 19, 4, 2, 40));
             requests.push_back(shape(kv, 3, 4, 2, 16));
@@ -96,6 +103,7 @@ KernelEntry make_entry() {
     KernelEntry entry;
     entry.id = "attention.online_softmax.page32." + std::string(isa_name(kIsa));
     entry.kind = OpKind::Attention;
+    entry.features = kFeatureSelected;
     entry.isa = isa_name(kIsa);
     entry.match = match<kStep>;
     entry.items = items;

@@ -45,14 +45,17 @@ inline void multiply_tile(const float* a,
     }
 }
 
-// Softmax weights of one query for one page; returns the factor for what was summed before.
-inline float weigh_page(
-    const V::T* scores, uint32_t tokens, float* most, float* sum, float* weight) {
+constexpr uint32_t kWholePage = 0xffffffffu;
+
+// Softmax weights of one query for one page, of whose tokens the bits of `mask` count; returns the
+// factor for what was summed before.
+inline float weigh_page(const V::T* scores, uint32_t mask, float* most, float* sum, float* weight) {
     V::T s[kPageVectors];
     for (int j = 0; j < kPageVectors; ++j) s[j] = scores[j];
-    if (tokens < kPage) {
+    if (mask != kWholePage) {
         for (int j = 0; j < kPageVectors; ++j) V::store(weight + j * V::kWidth, s[j]);
-        for (uint32_t t = tokens; t < kPage; ++t) weight[t] = -__builtin_inff();
+        for (uint32_t t = 0; t < kPage; ++t)
+            if ((mask >> t & 1u) == 0) weight[t] = -__builtin_inff();
         for (int j = 0; j < kPageVectors; ++j) s[j] = V::load(weight + j * V::kWidth);
     }
     V::T largest = s[0];
@@ -97,10 +100,10 @@ inline void add_values(const Queries& s,
     }
 }
 
-// Queries [first, first + kQueries) take the first `tokens` tokens of one page.
+// Queries [first, first + kQueries) take tokens of one page, not 0: the bits of `mask`.
 template <int kQueries, class E>
 inline void visit_page(
-    const Queries& s, uint32_t first, uint32_t dim, uint32_t tokens, const E* k, const E* v) {
+    const Queries& s, uint32_t first, uint32_t dim, uint32_t mask, const E* k, const E* v) {
     V::T scores[kQueries][kPageVectors];
     for (int q = 0; q < kQueries; ++q) {
         for (int j = 0; j < kPageVectors; ++j) scores[q][j] = V::zero();
@@ -110,11 +113,12 @@ inline void visit_page(
     for (int q = 0; q < kQueries; ++q) {
         const uint32_t at = first + static_cast<uint32_t>(q);
         factors[q] = weigh_page(scores[q],
-                                tokens,
+                                mask,
                                 s.most + at,
                                 s.sum + uint64_t{at} * kPage,
                                 s.weight + static_cast<uint32_t>(q) * kPage);
     }
+    const uint32_t tokens = kPage - static_cast<uint32_t>(__builtin_clz(mask));
     if (dim % kPage == 0) {
         add_values<kQueries, kPageVectors>(s, first, dim, tokens, v, factors);
     } else if constexpr (V::kAnyHead) {
@@ -128,13 +132,13 @@ inline void visit_page_all(const Queries& s,
                            uint32_t begin,
                            uint32_t end,
                            uint32_t dim,
-                           uint32_t tokens,
+                           uint32_t mask,
                            const E* k,
                            const E* v) {
     for (; begin + kQueries <= end; begin += kQueries)
-        visit_page<kQueries>(s, begin, dim, tokens, k, v);
+        visit_page<kQueries>(s, begin, dim, mask, k, v);
     if constexpr (kQueries > 1) {
-        if (begin < end) visit_page_all<kQueries - 1>(s, begin, end, dim, tokens, k, v);
+        if (begin < end) visit_page_all<kQueries - 1>(s, begin, end, dim, mask, k, v);
     }
 }
 
@@ -158,23 +162,26 @@ inline void attend_rows(
         for (uint32_t t = 0; t < kPage; ++t) s.sum[query * kPage + t] = 0.0f;
         s.most[query] = -__builtin_inff();
     }
-    const uint32_t shared_pages = (a.kv.positions[begin] + 1) / kPage;  // whole for every row
+    // Whole for every row.
+    const uint32_t shared_pages = a.masks == nullptr ? (a.kv.positions[begin] + 1) / kPage : 0;
     const uint32_t last_page = a.kv.positions[end - 1] / kPage;
     for (uint32_t page = 0; page <= last_page; ++page) {
         const uint64_t at = page_at(a.kv, begin, page, kv_head);
         const E* k = static_cast<const E*>(a.kv.k) + at;
         const E* v = static_cast<const E*>(a.kv.v) + at;
         if (page < shared_pages) {
-            visit_page_all<V::kQueriesMax>(s, 0, queries, dim, kPage, k, v);
+            visit_page_all<V::kQueriesMax>(s, 0, queries, dim, kWholePage, k, v);
             continue;
         }
         for (uint32_t row = begin; row < end; ++row) {
             const uint32_t visible = a.kv.positions[row] + 1;
             if (visible <= page * kPage) continue;
             const uint32_t rest = visible - page * kPage;
+            uint32_t mask = rest < kPage ? (1u << rest) - 1 : kWholePage;
+            if (a.masks != nullptr) mask &= a.masks[uint64_t{row} * a.mask_words + page];
+            if (mask == 0) continue;
             const uint32_t first = (row - begin) * group;
-            visit_page_all<V::kQueriesMax>(
-                s, first, first + group, dim, rest < kPage ? rest : kPage, k, v);
+            visit_page_all<V::kQueriesMax>(s, first, first + group, dim, mask, k, v);
         }
     }
     for (uint32_t query = 0; query < queries; ++query) {

@@ -32,6 +32,7 @@ void append_rope(Isa isa, std::vector<KernelEntry>& table);
 void append_kv_append(Isa isa, std::vector<KernelEntry>& table);
 void append_attention(Isa isa, std::vector<KernelEntry>& table);
 void append_elementwise(Isa isa, std::vector<KernelEntry>& table);  // SwiGlu, Add
+void append_index(Isa isa, std::vector<KernelEntry>& table);        // IndexAppend to SelectTokens
 // Silu, StreamMix, StreamAdd, StreamScores, StreamScale
 void append_streams(Isa isa, std::vector<KernelEntry>& table);
 void append_stream_spread(std::vector<KernelEntry>& table);

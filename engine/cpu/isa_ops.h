@@ -25,7 +25,9 @@ constexpr uint32_t kRowDotOutputs = 4;   // weight rows of one work item of matm
 constexpr uint32_t kRopePairsMax = 256;  // rope_dims / 2
 constexpr uint32_t kPage = 32;           // tokens of a KV page
 constexpr uint32_t kHeadDimMax = 256;    // of KV heads
-constexpr uint32_t kQueryTileMax = 8;    // upper bound of V::kQueriesMax
+constexpr uint32_t kIndexHeadsMax = 16;
+constexpr uint32_t kIndexDimMax = 256;
+constexpr uint32_t kQueryTileMax = 8;  // upper bound of V::kQueriesMax
 
 // Byte offsets within one tile of 16 rows; see rows16.h.
 struct Rows16Layout {
@@ -108,7 +110,42 @@ struct AttentionArgs {
     uint32_t rows, heads;
     uint32_t block_rows;  // neighbouring rows of one work item
     float scale;
-    float* scratch;  // attention_scratch_floats()
+    float* scratch;         // attention_scratch_floats()
+    const uint32_t* masks;  // [rows, mask_words] tokens of each page, or null: all of them
+    uint32_t mask_words;
+};
+
+// Index keys (engine/plan/index_layout.h); `head_dim` is a multiple of 16.
+struct IndexArgs {
+    void* keys;    // [pages, 32, head_dim], f16 or f32
+    void* blocks;  // [pages, 32 / block_tokens, head_dim]
+    bool is_f32;
+    uint32_t head_dim, block_tokens;
+    const uint32_t* positions;    // [rows]
+    const uint32_t* sequences;    // [rows]
+    const uint32_t* page_tables;  // [sequences, page_table_stride]
+    uint32_t page_table_stride;
+};
+
+struct IndexAppendArgs {
+    IndexArgs index;
+    const float* x;  // [rows, head_dim]
+};
+
+struct IndexBlocksArgs {
+    IndexArgs index;
+    const float* gain;         // [head_dim]
+    const float* frequencies;  // [rope_dims / 2]
+    uint32_t rope_dims;
+    bool is_neox;
+    float eps;
+};
+
+struct IndexScoresArgs {
+    IndexArgs index;
+    const float* q;  // [rows, heads * head_dim]
+    uint32_t heads;
+    float* scores;  // [complete blocks of the row]
 };
 
 // SwiGlu: out = silu(x) * y. Add: out += y.
@@ -131,6 +168,9 @@ struct IsaOps {
     void (*rope)(const RopeArgs&, uint32_t begin, uint32_t end);
     void (*kv_append)(const KvAppendArgs&, uint32_t begin, uint32_t end);
     void (*attention)(const AttentionArgs&, uint32_t begin, uint32_t end);
+    void (*index_append)(const IndexAppendArgs&, uint32_t begin, uint32_t end);
+    void (*index_blocks)(const IndexBlocksArgs&, uint32_t begin, uint32_t end);
+    void (*index_scores)(const IndexScoresArgs&, uint32_t row);
     void (*swiglu)(const PairArgs&, uint32_t begin, uint32_t end);
     void (*add)(const PairArgs&, uint32_t begin, uint32_t end);
 };

@@ -20,6 +20,7 @@ void append_isa(cpu::Isa isa, std::vector<KernelEntry>& table) {
     cpu::append_elementwise(isa, table);
     cpu::append_recurrent(isa, table);
     cpu::append_streams(isa, table);
+    cpu::append_index(isa, table);
     if (cpu::is_compiled(isa)) return;
     for (size_t i = begin; i < table.size(); ++i) table[i].run = nullptr;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/cpu/attention_body.h"
+#include "engine/cpu/index_body.h"
 #include "engine/cpu/matmul_f32_body.h"
 #include "engine/cpu/matmul_i8_body.h"
 #include "engine/cpu/rows_body.h"
@@ -25,6 +26,9 @@ constexpr IsaOps kIsaOps = {
     rope,
     kv_append,
     attention,
+    index_append,
+    index_blocks,
+    index_scores,
     swiglu,
     add,
 };

@@ -60,7 +60,8 @@ ValueId add_delta_net(
     return b.matmul(y, "ssm_out", hp.width);
 }
 
-ValueId add_gated_attention(GraphBuilder& b, const Hparams& hp, ValueId x, bool is_last) {
+ValueId add_gated_attention(
+    GraphBuilder& b, const Hparams& hp, ValueId x, bool is_last, ValueId masks) {
     const ValueId both = b.matmul(x, "attn_q", 2 * hp.heads * hp.head_dim);
     ValueId gate = b.slice(both, hp.heads, hp.head_dim, hp.head_dim);
     GraphBuilder::Qkv qkv{};
@@ -69,7 +70,7 @@ ValueId add_gated_attention(GraphBuilder& b, const Hparams& hp, ValueId x, bool 
     qkv.v = b.matmul(x, "attn_v", hp.kv_heads * hp.head_dim);
     b.rope(qkv.q);
     b.rope(qkv.k);
-    ValueId attended = b.attention(qkv);
+    ValueId attended = b.attention(qkv, masks);
     if (is_last) {
         attended = b.gather(attended);
         gate = b.gather(gate);

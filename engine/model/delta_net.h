@@ -24,6 +24,8 @@ ValueId add_delta_net(GraphBuilder& b, const Hparams& hp, ValueId x, OutputGate 
 // Attention with a gate: attn_q holds for each head the query, then its gate; queries and keys are
 // normed per head, the first rope_dims of a head rotate;
 //   out = attn_output (attention * sigmoid(gate)).
-ValueId add_gated_attention(GraphBuilder& b, const Hparams& hp, ValueId x, bool is_last);
+// With `masks` (GraphBuilder::select_tokens) rows attend to what they choose.
+ValueId add_gated_attention(
+    GraphBuilder& b, const Hparams& hp, ValueId x, bool is_last, ValueId masks = kNoValue);
 
 }  // namespace strata

@@ -52,6 +52,8 @@ enum class NodeKind : uint8_t {
     StreamAdd,     // stream s of `x` += 2 sigmoid(`z`_s / streams) * `y`
     StreamScores,  // of each stream the gate that `x` and `y` give (op.h)
     StreamScale,   // stream s = `y`_s * `x`
+    IndexKeys,     // appends raw index keys `x`, and block keys normed by `vector`, to the cache
+    SelectTokens,  // what rows with index queries `x` attend to, `out` are masks
     NgramRows,     // token ids -> rows of `weight` that stand for the n-grams that end there
     TableRows,     // rows `x` of `weight`, side by side
 };
@@ -63,13 +65,13 @@ struct Node {
     ValueId y = kNoValue;
     ValueId z = kNoValue;
     ValueId out = kNoValue;      // equals x where the value is changed in place
-    ValueId routing = kNoValue;  // ExpertMatmul, ExpertSum
+    ValueId routing = kNoValue;  // ExpertMatmul, ExpertSum; Attention: masks, where rows choose
     TensorSlice weight;          // Embed, Matmul, ExpertMatmul
     TensorSlice vector;          // Norm: gain [group] or, each group its own, [width of x];
                                  // Matmul: bias [rows of weight]; DeltaGates;
                                  // ExpertMatmul: scales [experts]
     TensorSlice vector2;         // DeltaGates
-    uint32_t group = 0;          // Norm, Slice, L2Norm, ShortConv
+    uint32_t group = 0;          // Norm, Slice, L2Norm, ShortConv; Rope: elements of a head
     uint32_t heads = 0;          // Rope, Slice, L2Norm, streams, tables
     uint32_t offset = 0;         // Slice, ShortConv
 };

@@ -267,19 +267,25 @@ void GraphBuilder::use_rope(bool neox, std::string_view factors_tensor) {
 }
 
 void GraphBuilder::rope(ValueId x) {
+    rope_groups(x, hp_.head_dim);
+}
+
+void GraphBuilder::rope_groups(ValueId x, uint32_t group) {
     Node& node = add_node(NodeKind::Rope);
     node.x = x;
     node.out = x;
-    node.heads = graph_.values[x].width / hp_.head_dim;
+    node.heads = graph_.values[x].width / group;
+    node.group = group;
 }
 
-ValueId GraphBuilder::attention(const Qkv& qkv) {
+ValueId GraphBuilder::attention(const Qkv& qkv, ValueId masks) {
     const ValueId out = new_value(graph_.values[qkv.q].width, false);
     Node& node = add_node(NodeKind::Attention);
     node.x = qkv.q;
     node.y = qkv.k;
     node.z = qkv.v;
     node.out = out;
+    node.routing = masks;
     return out;
 }
 

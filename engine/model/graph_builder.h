@@ -58,7 +58,8 @@ class GraphBuilder {
 
     void use_rope(bool neox, std::string_view factors_tensor);  // factors: empty = never
     void rope(ValueId x);
-    ValueId attention(const Qkv& qkv);
+    void rope_groups(ValueId x, uint32_t group);  // of heads of another size
+    ValueId attention(const Qkv& qkv, ValueId masks = kNoValue);
     ValueId swiglu(ValueId gate, ValueId up);
     void add(ValueId x, ValueId y);
     ValueId concat(ValueId x, ValueId y);  // [rows, a], [rows, b] -> [rows, a + b]
@@ -104,6 +105,10 @@ class GraphBuilder {
     void add_streams(ValueId x, ValueId y, ValueId gates);     // x_s += 2 sigmoid(gates_s / S) * y
     ValueId score_streams(ValueId x, ValueId y);               // OpKind::StreamScores: [rows, S]
     ValueId scale_streams(ValueId x, ValueId scores);          // scores_s * x: [rows, S * width]
+
+    // Of attention layers whose rows choose what they attend to (hparams.index).
+    void index_keys(ValueId keys, std::string_view norm_tensor);
+    ValueId select_tokens(ValueId queries);  // masks for attention()
 
     // Of a table addressed by n-grams (ngram_table.h).
     ValueId ngram_rows(std::string_view tensor);

@@ -1,6 +1,8 @@
-// The builder's nodes of residual streams and of tables addressed by n-grams.
+// The builder's nodes of residual streams, of index keys and of tables addressed by n-grams.
 #include "engine/base/assert.h"
 #include "engine/model/graph_builder.h"
+#include "engine/plan/index_layout.h"
+#include "engine/plan/mode.h"
 
 namespace strata {
 
@@ -80,6 +82,21 @@ ValueId GraphBuilder::scale_streams(ValueId x, ValueId scores) {
     const Value value = graph_.values[x];
     const ValueId out = new_value(hp_.streams.count * value.width, value.gathered);
     add_stream_node(NodeKind::StreamScale, x, out).y = scores;
+    return out;
+}
+
+void GraphBuilder::index_keys(ValueId keys, std::string_view norm_tensor) {
+    const TensorSlice gain = vector(full_name(norm_tensor, ".weight"), hp_.index.head_dim);
+    Node& node = add_node(NodeKind::IndexKeys);
+    node.x = keys;
+    node.vector = gain;
+}
+
+ValueId GraphBuilder::select_tokens(ValueId queries) {
+    const ValueId out = new_value(mask_words(hp_.context, kPageTokens), false);
+    Node& node = add_node(NodeKind::SelectTokens);
+    node.x = queries;
+    node.out = out;
     return out;
 }
 

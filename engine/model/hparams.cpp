@@ -116,6 +116,12 @@ std::vector<double> rope_frequencies(const Hparams& hparams) {
     return frequencies;
 }
 
+uint32_t IndexSizes::place(uint32_t layer) const {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < layer; ++i) count += is_indexed_layer(i) ? 1 : 0;
+    return count;
+}
+
 uint32_t Hparams::kv_index(uint32_t layer) const {
     uint32_t count = 0;
     for (uint32_t i = 0; i < layer; ++i) count += is_recurrent_layer(i) ? 0 : 1;

@@ -41,6 +41,22 @@ struct StreamSizes {
     bool has_whole_draft_norm = false;
 };
 
+// Of what the rows of attention layers choose what they attend to by (qwen4exp.cpp).
+struct IndexSizes {
+    uint32_t heads = 0;
+    uint32_t head_dim = 0;
+    uint32_t block_tokens = 0;     // that one block key stands for
+    uint32_t blocks_used = 0;      // that a row chooses
+    std::vector<bool> is_indexed;  // [layers]; empty where no context is long enough to choose
+
+    bool is_indexed_layer(uint32_t layer) const {
+        return layer < is_indexed.size() && is_indexed[layer];
+    }
+    // Indexed layers below `layer`: the place of the layer's own keys.
+    uint32_t place(uint32_t layer) const;
+    uint32_t layers() const { return place(static_cast<uint32_t>(is_indexed.size())); }
+};
+
 // Of a table addressed by n-grams of token ids (ngram_table.h).
 struct TableSizes {
     uint32_t layer = 0;           // before which its values are added
@@ -65,15 +81,15 @@ struct Hparams {
     uint32_t kv_heads = 0;
     uint32_t head_dim = 0;  // of queries, keys and values
     uint32_t vocab = 0;
-    uint32_t context = 0;      // tokens the model was made for, or that can be computed
-    std::string context_text;  // why the latter is less; empty where it is not
-    float eps = 0;             // of RmsNorm
-    uint32_t rope_dims = 0;    // rotated elements of each head, even
+    uint32_t context = 0;    // tokens the model was made for
+    float eps = 0;           // of RmsNorm
+    uint32_t rope_dims = 0;  // rotated elements of each head, even
     double rope_base = 0;
     double rope_scale = 1;           // positions are multiplied by it (linear scaling)
     std::vector<bool> is_recurrent;  // [layers] of models with recurrent layers, else empty
     DeltaSizes delta;                // of the recurrent layers
     StreamSizes streams;
+    IndexSizes index;
     TableSizes table;
 
     // Elements of a row's residual streams, which drafts start from.

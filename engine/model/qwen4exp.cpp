@@ -1,8 +1,8 @@
 // Architecture `qwen4exp`: hyper-connections in the place of the residual stream and its norms,
 // three gated DeltaNet layers, whose output gate is a sigmoid, then one of gated attention, each
-// followed by a mixture of experts; before one layer a table of n-grams is added. Attention layers
-// have index keys that choose what a query attends to in long contexts; contexts that short
-// (qwen4exp_hparams.cpp) attend to everything.
+// followed by a mixture of experts; before one layer a table of n-grams is added. In contexts that
+// are longer than what a query may choose, it attends to the blocks of tokens that index keys make
+// it choose (choose_tokens); the draft layer attends to everything.
 // Sources: the published Qwen3.8 code in transformers (qwen4_exp), and the GGUF tensors of
 // llama.cpp.
 #include "engine/model/architecture.h"
@@ -22,8 +22,24 @@ void skip_index(GraphBuilder& b) {
         b.skip(tensor);
 }
 
+// Index keys of rows into the cache, and the tokens that rows choose:
+//   a block key is rope(rms(mean of its tokens' k_proj x; k_norm)) at its first position
+//   queries are rope(rms(q_proj x; q_norm)) of each index head
+//   chosen are the blocks of largest sum over heads of max(0, query . block key), among those that
+//   end before a row or with it; tokens behind the last of them are always seen
+ValueId choose_tokens(GraphBuilder& b, const Hparams& hp, ValueId x) {
+    const IndexSizes& index = hp.index;
+    b.index_keys(b.matmul(x, "indexer.k_proj", index.head_dim), "indexer.k_norm");
+    const ValueId projected = b.matmul(x, "indexer.q_proj", index.heads * index.head_dim);
+    const ValueId q = b.norm_groups(projected, "indexer.q_norm", index.head_dim);
+    b.rope_groups(q, index.head_dim);
+    return b.select_tokens(q);
+}
+
 ValueId add_mixer(GraphBuilder& b, const Hparams& hp, ValueId x, uint32_t layer, bool is_last) {
     if (hp.is_recurrent_layer(layer)) return add_delta_net(b, hp, x, OutputGate::Sigmoid, is_last);
+    if (hp.index.is_indexed_layer(layer))
+        return add_gated_attention(b, hp, x, is_last, choose_tokens(b, hp, x));
     skip_index(b);
     return add_gated_attention(b, hp, x, is_last);
 }

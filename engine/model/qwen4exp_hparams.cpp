@@ -22,6 +22,8 @@ constexpr uint64_t kTapsMax = 8;
 constexpr uint64_t kTableRowsMax = UINT32_MAX;
 constexpr uint64_t kRatioMax = 1024;
 constexpr uint64_t kTopKMax = 1u << 24;
+constexpr uint64_t kIndexHeadsMax = 256;
+constexpr uint64_t kIndexDimMax = 1024;
 
 [[noreturn]] void refuse(ErrorKind kind, const std::string& key, const std::string& what) {
     throw Error(kind, "model.metadata", "metadata key " + key + " " + what);
@@ -77,22 +79,29 @@ std::vector<uint32_t> read_ratios(const gguf::File& file,
     return ratios;
 }
 
-// As long as the blocks of a context are no more than a query may choose, choosing changes nothing.
-void limit_context(const gguf::File& file, const MetadataReader& meta, Hparams& hp) {
+// Queries of a layer choose as soon as a context has more blocks than they may choose. Where none
+// has, there is nothing to choose by.
+void read_index(const gguf::File& file, const MetadataReader& meta, Hparams& hp) {
     const std::vector<uint32_t> ratios = read_ratios(file, meta, hp);
-    const uint32_t largest = *std::max_element(ratios.begin(), ratios.end());
-    if (largest == 0) return;
-    const uint32_t top_k = meta.required_uint("attention.indexer.top_k", 1, kTopKMax);
-    uint32_t context = hp.context;
+    IndexSizes& index = hp.index;
     for (const uint32_t ratio : ratios) {
-        if (ratio > 0) context = std::min(context, top_k / ratio * ratio + ratio - 1);
+        if (ratio == 0 || ratio == index.block_tokens) continue;
+        if (index.block_tokens != 0) {
+            refuse(ErrorKind::Unsupported,
+                   meta.key("attention.compress_ratios"),
+                   "has " + std::to_string(index.block_tokens) + " and " + std::to_string(ratio) +
+                       "; supported is one number beside 0");
+        }
+        index.block_tokens = ratio;
     }
-    if (context == hp.context) return;
-    hp.context = context;
-    hp.context_text = "longer contexts select tokens (metadata key " +
-                      meta.key("attention.indexer.top_k") + " is " + std::to_string(top_k) +
-                      "), which is not built; up to " + std::to_string(context) +
-                      " tokens attention reads everything";
+    if (index.block_tokens == 0) return;
+    const uint32_t top_k =
+        meta.required_uint("attention.indexer.top_k", index.block_tokens, kTopKMax);
+    index.blocks_used = top_k / index.block_tokens;
+    if (hp.context / index.block_tokens <= index.blocks_used) return;
+    index.heads = meta.required_uint("attention.indexer.head_count", 1, kIndexHeadsMax);
+    index.head_dim = meta.required_uint("attention.indexer.key_length", hp.rope_dims, kIndexDimMax);
+    for (const uint32_t ratio : ratios) index.is_indexed.push_back(ratio > 0);
 }
 
 // --- The table of n-grams
@@ -171,7 +180,7 @@ Hparams read_qwen4exp_hparams(const gguf::File& file, std::string_view architect
     hp.streams.count = meta.required_uint("hyper_connection.count", 1, kStreamsMax);
     hp.streams.low_rank = meta.required_uint("hyper_connection.low_rank", 1, kLowRankMax);
     read_table(file, meta, hp);
-    limit_context(file, meta, hp);
+    read_index(file, meta, hp);
     return hp;
 }
 

@@ -123,6 +123,10 @@ void Lowering::lower(const Node& node) {
             return lower_stream(OpKind::StreamScores, node);
         case NodeKind::StreamScale:
             return lower_stream(OpKind::StreamScale, node);
+        case NodeKind::IndexKeys:
+            return lower_index_keys(node);
+        case NodeKind::SelectTokens:
+            return lower_select_tokens(node);
         case NodeKind::NgramRows:
             return lower_ngram_rows(node);
         case NodeKind::TableRows:
@@ -201,7 +205,7 @@ void Lowering::lower_rope(const Node& node) {
     PlannedOp& op = add_op(OpKind::Rope, node, node.x);
     op.request.k = graph_.values[node.x].width;
     op.request.heads = node.heads;
-    op.request.head_dim = hp_.head_dim;
+    op.request.head_dim = node.group;
     op.request.rope_dims = hp_.rope_dims;
     op.request.features = (graph_.rope_neox ? uint32_t{kFeatureRopeNeox} : 0u) |
                           (graph_.rope_factors.is_present() ? uint32_t{kFeatureRopeFactors} : 0u);
@@ -225,6 +229,11 @@ void Lowering::lower_attention(const Node& node) {
     fill(attend, node.x);
     attend.request.heads = hp_.heads;
     attend.request.n = attend.request.k;
+    if (node.routing != kNoValue) {
+        attend.request.features = kFeatureSelected;
+        attend.request.mask_words = graph_.values[node.routing].width;
+        attend.routing = node.routing;
+    }
     attend.x = node.x;
     attend.out = node.out;
 }

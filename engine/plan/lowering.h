@@ -65,6 +65,9 @@ class Lowering {
     // Of residual streams and tables (lowering_streams.cpp).
     void lower_stream(OpKind kind, const Node& node);
     void lower_stream_add(const Node& node);
+    void lower_index_keys(const Node& node);
+    void lower_select_tokens(const Node& node);
+    void fill_index(OpRequest& request) const;
     void lower_ngram_rows(const Node& node);
     void lower_table_rows(const Node& node);
 

@@ -1,4 +1,5 @@
-// Residual streams and tables addressed by n-grams in a step plan.
+// Residual streams, index keys and tables addressed by n-grams in a step plan.
+#include "engine/plan/index_layout.h"
 #include "engine/plan/lowering.h"
 
 namespace strata {
@@ -24,6 +25,40 @@ void Lowering::lower_stream_add(const Node& node) {
     op.y = node.z;
     op.out = node.x;
     quant_of_[node.x] = kNoValue;
+}
+
+void Lowering::fill_index(OpRequest& request) const {
+    request.kv = index_type(mode_.kv);
+    request.head_dim = hp_.index.head_dim;
+    request.page_tokens = kPageTokens;
+    request.block_tokens = hp_.index.block_tokens;
+}
+
+void Lowering::lower_index_keys(const Node& node) {
+    PlannedOp& append = add_op(OpKind::IndexAppend, node, node.x);
+    fill_index(append.request);
+    append.request.k = graph_.values[node.x].width;
+    append.vector = {};
+    append.request.tensor.clear();
+    append.x = node.x;
+    PlannedOp& blocks = add_op(OpKind::IndexBlocks, node, node.x);
+    fill_index(blocks.request);
+    blocks.request.k = graph_.values[node.x].width;
+    blocks.request.rope_dims = hp_.rope_dims;
+    blocks.request.features =
+        (graph_.rope_neox ? uint32_t{kFeatureRopeNeox} : 0u) |
+        (graph_.rope_factors.is_present() ? uint32_t{kFeatureRopeFactors} : 0u);
+}
+
+void Lowering::lower_select_tokens(const Node& node) {
+    PlannedOp& op = add_op(OpKind::SelectTokens, node, node.x);
+    fill_index(op.request);
+    op.request.k = graph_.values[node.x].width;
+    op.request.heads = hp_.index.heads;
+    op.request.blocks_used = hp_.index.blocks_used;
+    op.request.mask_words = graph_.values[node.out].width;
+    op.x = node.x;
+    op.routing = node.out;
 }
 
 void Lowering::lower_ngram_rows(const Node& node) {

@@ -18,7 +18,8 @@ constexpr std::array<std::string_view, kOpKindCount> kNames = {
     "route",         "group_experts", "expert_matmul",
     "expert_sum",    "gated_add",     "stream_spread",
     "silu",          "stream_mix",    "stream_add",
-    "stream_scores", "stream_scale",  "ngram_rows",
+    "stream_scores", "stream_scale",  "index_append",
+    "index_blocks",  "select_tokens", "ngram_rows",
     "table_rows",
 };
 
@@ -60,6 +61,8 @@ std::string_view feature_name(uint32_t bit) {
             return "group_gain";
         case kFeatureDilated:
             return "dilated";
+        case kFeatureSelected:
+            return "selected";
         default:
             return "unnamed feature";
     }
@@ -86,6 +89,9 @@ std::string describe(const OpRequest& request) {
     append_count(line, "taps", request.taps);
     append_count(line, "dilation", request.dilation);
     append_count(line, "offset", request.offset);
+    append_count(line, "block_tokens", request.block_tokens);
+    append_count(line, "blocks_used", request.blocks_used);
+    append_count(line, "mask_words", request.mask_words);
     append_count(line, "undo", request.undo);
     append_count(line, "experts", request.experts);
     append_count(line, "experts_used", request.experts_used);

@@ -45,11 +45,16 @@ enum class OpKind : uint8_t {
     StreamScores,  // of each stream sigmoid(root(x_s . y_s / sqrt(k / S))), root(t) = sign(t)
                    // sqrt(max(|t|, 1e-6)); x, y [R, k] -> [R, S]
     StreamScale,   // stream s = y_s * x; x [R, k], y [R, S] -> [R, n]
+    // Layers whose rows choose what they attend to (index_layout.h).
+    IndexAppend,   // writes raw index keys [R, head_dim] into the pages
+    IndexBlocks,   // of each block that a row completes: norm of the mean of its keys, rotated
+    SelectTokens,  // queries [R, heads * head_dim] -> masks, words [R, mask_words]: the blocks_used
+                   // blocks of largest sum of max(0, query . block key), and the last tokens
     // Tables addressed by n-grams of token ids (ngram.h), of which a step reads a few rows.
     NgramRows,  // token ids -> `heads` table rows, words [R, heads]; asks for them from the file
     TableRows,  // rows x [R, heads] of a table [k, head_dim], decoded side by side: [R, n]
 };
-inline constexpr int kOpKindCount = 31;
+inline constexpr int kOpKindCount = 34;
 
 std::string_view op_name(OpKind kind);  // "matmul", "rms_norm", "kv_append", ...
 
@@ -66,6 +71,7 @@ enum Feature : uint32_t {
     kFeatureExpertScale = 1u << 9,  // ExpertMatmul: outputs of expert e times scale [experts][e]
     kFeatureGroupGain = 1u << 10,   // RmsNorm: each group has gains of its own, [k]
     kFeatureDilated = 1u << 11,     // ShortConv: taps are `dilation` rows apart
+    kFeatureSelected = 1u << 12,    // Attention: rows attend to the tokens of their masks only
 };
 std::string_view feature_name(uint32_t bit);
 
@@ -87,6 +93,9 @@ struct OpRequest {
                                 // tokens of the longest n-gram
     uint32_t dilation = 0;      // ShortConv with kFeatureDilated
     uint32_t offset = 0;        // Slice
+    uint32_t block_tokens = 0;  // of index keys: tokens of a block
+    uint32_t blocks_used = 0;   // that a row chooses
+    uint32_t mask_words = 0;    // of a row
     uint32_t undo = 0;          // operations with state: last rows of a step that may be taken back
     uint32_t experts = 0;       // of the layer
     uint32_t experts_used = 0;  // that each row chooses

@@ -25,6 +25,7 @@ struct PlannedOp {
     SlotId out = kNoSlot;    // f32 output; the tensor changed in place for Add and Rope
     SlotId quant = kNoSlot;  // output of Quantize and RmsNormQuantize, input of an int8 Matmul
     SlotId routing = kNoSlot;  // of the operations of experts; output of Route and GroupExperts
+                               // Attention with kFeatureSelected, SelectTokens: masks
     TensorSlice weight;        // Embed, Matmul, ExpertMatmul
     TensorSlice vector;        // RmsNorm gain, Matmul bias, DeltaGates bias
     TensorSlice vector2;       // DeltaGates rates

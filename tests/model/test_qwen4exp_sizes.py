@@ -158,7 +158,15 @@ def test_forms_of_drafters_are_refused(tmp_path: Path) -> None:
         ({"attention.compress_ratios": [0, 4, 0, 4]}, "is 4 for layer 1, which is recurrent"),
         ({"attention.compress_ratios": [0, 0, 0, 9999]}, "has 9999; allowed are 0 to"),
         ({"attention.indexer.top_k": None}, "attention.indexer.top_k is missing"),
-        ({"attention.indexer.top_k": 0}, "attention.indexer.top_k is 0"),
+        ({"attention.indexer.top_k": 3}, "attention.indexer.top_k is 3; allowed are 4 to"),
+        (
+            {"attention.indexer.top_k": 16, "attention.indexer.head_count": None},
+            "attention.indexer.head_count is missing",
+        ),
+        (
+            {"attention.indexer.top_k": 16, "attention.indexer.key_length": 8},
+            "attention.indexer.key_length is 8; allowed are 16 to",
+        ),
         ({"ple.layers": [1, 2]}, "ple.layers names 2 layers; supported is one"),
         ({"ple.layers": [4]}, "ple.layers names layer 4; the model has 4"),
         ({"ple.layers": None}, "ple.layers is missing"),
@@ -222,23 +230,54 @@ def test_a_table_may_have_more_rows_than_are_named(tmp_path: Path) -> None:
     assert_matches(logits_of(load(path), tokens_of(8)), wanted)
 
 
-@pytest.mark.parametrize("wanted", [0, 512])
-def test_contexts_that_would_choose_are_not_planned(wanted: int, tmp_path: Path) -> None:
-    path = write_model(tmp_path / "m.gguf", dataclasses.replace(SHAPE, top_k=42, ratio=4))
-    result = engine.negotiate(
-        str(path), engine.WantedModes(max_context=wanted), memory_available=8 << 30, cores=2
-    )
-    first = result["configurations"][0]
-    assert first["missing"] == []
-    assert first["plan"]["max_context"] == 10 * 4 + 3  # ten blocks, and less than another
-    (reason,) = first["shortfalls"]["max_context"]
-    assert reason["code"] == "model.context"
-    assert "top_k is 42" in reason["text"]
-    assert "up to 43 tokens attention reads everything" in reason["text"]
-    with pytest.raises(engine.EngineError) as caught:
-        load(path, max_context=44)
-    assert caught.value.code == "plan.range"
-    assert_matches(
-        logits_of(load(path, max_context=43), tokens_of(9)[:43]),
-        Qwen4ExpReference(path).logits(tokens_of(9)[:43]),
-    )
+CHOOSING = {"top_k": 16, "ratio": 4}
+
+
+@pytest.mark.parametrize("isa", ["auto", "avx2", "portable"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"ratio": 8},
+        {"ratio": 1, "top_k": 9},
+        {"index_heads": 5, "index_dim": 48},
+        {"attention_interval": 2, "index_heads": 1, "layers": 6},
+        {"top_k": 5},  # one block
+    ],
+    ids=str,
+)
+def test_chosen_tokens_match_the_reference(sizes: dict[str, int], isa: str, tmp_path: Path) -> None:
+    shape = dataclasses.replace(SHAPE, **(CHOOSING | sizes))
+    path = write_model(tmp_path / "m.gguf", shape, seed=3)
+    wanted = Qwen4ExpReference(path).logits(tokens_of(1))
+    whole = logits_of(load(path, isa=isa), tokens_of(1))
+    assert_matches(whole, wanted)
+    for chunk in (1, 6):
+        np.testing.assert_array_equal(logits_of(load(path, isa=isa), tokens_of(1), chunk), whole)
+    # A row that sees no more blocks than it may choose has the bits of one that sees everything.
+    everything = write_model(tmp_path / "e.gguf", dataclasses.replace(shape, top_k=4096), seed=3)
+    seen = shape.top_k // shape.ratio * shape.ratio + shape.ratio - 1
+    dense = logits_of(load(everything, isa=isa), tokens_of(1))
+    np.testing.assert_array_equal(dense[:seen], whole[:seen])
+    assert np.abs(dense[seen:] - whole[seen:]).max() > 1e-3
+
+
+def test_index_keys_are_counted(tmp_path: Path) -> None:
+    shape = dataclasses.replace(SHAPE, **CHOOSING)
+    chooses = load(write_model(tmp_path / "m.gguf", shape), kv_tokens=1024).memory
+    assert chooses["kv.index"] == 1024 * shape.index_dim * 4 * 5 // 4
+    assert "kv.index" not in load(write_model(tmp_path / "e.gguf", SHAPE), kv_tokens=1024).memory
+
+
+def test_sizes_without_a_kernel_are_told(tmp_path: Path) -> None:
+    for sizes, text in (
+        ({"ratio": 5}, "block_tokens is 5, takes divisors of a page's 32"),
+        ({"index_dim": 24}, "head_dim is 24, takes multiples of 16"),
+        ({"index_heads": 17}, "heads is 17, takes 1 to 16"),
+    ):
+        shape = dataclasses.replace(SHAPE, **(CHOOSING | sizes))
+        path = write_model(tmp_path / "m.gguf", shape)
+        with pytest.raises(engine.EngineError) as caught:
+            load(path)
+        assert caught.value.code == "kernel.missing"
+        assert text in str(caught.value)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tests.ops.expert_cases import EXPERT_CASES
+from tests.ops.index_cases import INDEX_CASES
 from tests.ops.recurrent_cases import RECURRENT_CASES
 from tests.ops.reference import (
     Case,
@@ -42,6 +43,7 @@ CASES: dict[str, Callable[[np.random.Generator, Request], Case]] = {
     "concat": concat,
     "gather_rows": gather_rows,
     **EXPERT_CASES,
+    **INDEX_CASES,
     **RECURRENT_CASES,
     **STREAM_CASES,
     **TABLE_CASES,

@@ -285,14 +285,23 @@ def attention(rng: np.random.Generator, r: Request) -> Case:
     q = activations(rng, r["rows"], heads * dim) * np.float32(2)
     arrays |= {"x": q, "out": np.zeros_like(q)}
     scale = dim**-0.5
+    seen = [np.arange(position + 1) for _, position in places]
+    if "selected" in r["features"]:  # some tokens of some pages, the last of all
+        bits = rng.random((r["rows"], r["mask_words"], PAGE)) < 0.3
+        bits[:, ::3] = False
+        for row, (_, position) in enumerate(places):
+            bits[row, position // PAGE, position % PAGE] = True
+            seen[row] = np.flatnonzero(bits[row].ravel()[: position + 1])
+        words = bits.astype(np.uint32) << np.arange(PAGE, dtype=np.uint32)
+        arrays["masks"] = words.sum(axis=2).astype(np.uint32)
 
     def expected() -> Arrays:
         out = np.zeros((r["rows"], heads, dim))
-        for row, (sequence, position) in enumerate(places):
+        for row, (sequence, _) in enumerate(places):
             for head in range(heads):
                 kv = head // (heads // kv_heads)
-                k = keys[sequence][: position + 1, kv].astype(np.float64)
-                v = values[sequence][: position + 1, kv].astype(np.float64)
+                k = keys[sequence][seen[row], kv].astype(np.float64)
+                v = values[sequence][seen[row], kv].astype(np.float64)
                 scores = k @ q[row].reshape(heads, dim)[head].astype(np.float64) * scale
                 weights = np.exp(scores - scores.max())
                 out[row, head] = weights @ v / weights.sum()
@@ -304,7 +313,7 @@ def attention(rng: np.random.Generator, r: Request) -> Case:
         ("out",),
         expected,
         scale=scale,
-        row_arrays=("x", "out", "positions", "sequences"),
+        row_arrays=("x", "out", "positions", "sequences", "masks"),
     )
 
 

@@ -25,7 +25,7 @@ OTHER_FIRST = {
 }
 MEMORY_PARTS = {
     *("drafter.activations", "drafter.hidden", "drafter.kv", "drafter.logits"),
-    "state.checkpoints",
+    *("kv.index", "state.checkpoints"),
 }
 FILE_NAME = re.compile(
     r".*\.(bin|cpp|gguf|gz|h|html|json|jsonl|lock|log|md|py|sock|toml|txt|weight)"

@@ -62,7 +62,10 @@ def test_a_full_size_model_is_planned_by_part(engine_path: Path, flash_next: Pat
     delta = 48 * 128 * 128 + (3 + spec) * 10240 + 2 * spec * (64 * 128 + 48)
     floats = 36 * delta + (9 + spec) * 10240 + 16
     assert parts["state"].bytes == pytest.approx(wanted.plan.batch * floats * 4, rel=1e-3)
-    assert parts["kv"].bytes == wanted.plan.kv_tokens * 12 * 2 * 2 * 256 * 2
+    tokens = wanted.plan.kv_tokens
+    assert parts["kv"].bytes == tokens * 12 * 2 * 2 * 256 * 2
+    assert parts["kv.index"].bytes == tokens * 12 * 128 * 2 * 5 // 4
+    assert wanted.plan.max_context == FLASH_NEXT.context
 
 
 @pytest.mark.parametrize("mmap", [True, False])

@@ -1,7 +1,6 @@
 """Architecture `qwen4exp` in NumPy, f64: what engine logits are compared with.
 
-Independent of the engine, as reference_model.py. Formulas: the published model's code. Attention
-reads everything, as in contexts that are no longer than what a query may choose.
+Independent of the engine, as reference_model.py. Formulas: the published model's code.
 
     logits = Qwen4ExpReference("tiny.gguf").logits([1, 2, 3])  # f64 [T, vocab]
 """
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from tools.golden.reference_model import Array
 from tools.golden.reference_recurrent import RecurrentReference, sigmoid
@@ -28,6 +28,42 @@ class Qwen4ExpReference(RecurrentReference):
 
     def _output_gate(self, z: Array) -> Array:
         return sigmoid(z)
+
+    def _visible(self, h: Array, block: str) -> npt.NDArray[np.bool_]:
+        """Blocks that index keys make a row choose, and the tokens behind the last block."""
+        seen = super()._visible(h, block)
+        layer = int(block.split(".")[1])
+        ratio = 0 if layer >= self._layers else self._list("attention.compress_ratios")[layer]
+        if ratio == 0:
+            return seen
+        used = self._uint("attention.indexer.top_k") // ratio
+        dim = self._uint("attention.indexer.key_length")
+        blocks = len(h) // ratio
+        raw = self._matmul(h, f"{block}indexer.k_proj")[: blocks * ratio]
+        means = raw.reshape(blocks, ratio, dim).mean(axis=1)
+        keys = self._turn(self._norm(means, f"{block}indexer.k_norm"), np.arange(blocks) * ratio)
+        q = self._matmul(h, f"{block}indexer.q_proj").reshape(len(h), -1, dim)
+        q = self._norm(q, f"{block}indexer.q_norm")
+        for row in range(len(h)):
+            complete = (row + 1) // ratio
+            if complete <= used:
+                continue
+            turned = self._turn(q[row], np.full(q.shape[1], row))
+            scores = np.maximum(0, keys[:complete] @ turned.T).sum(axis=1)
+            chosen = np.argsort(-scores, kind="stable")[:used]
+            seen[row, : complete * ratio] = np.repeat(np.isin(np.arange(complete), chosen), ratio)
+        return seen
+
+    def _turn(self, x: Array, positions: npt.NDArray[np.int_]) -> Array:
+        """x [rows, dim], each rotated at its position: the first rope dims, halves paired."""
+        half = self._frequencies.size
+        angles = positions[:, None] * self._frequencies
+        y = x.copy()
+        y[:, :half] = x[:, :half] * np.cos(angles) - x[:, half : 2 * half] * np.sin(angles)
+        y[:, half : 2 * half] = x[:, :half] * np.sin(angles) + x[:, half : 2 * half] * np.cos(
+            angles
+        )
+        return y
 
     def _norm_streams(self, x: Array, gains: str) -> Array:
         """x [T, streams, width]."""

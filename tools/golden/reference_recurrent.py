@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from tools.golden.reference_model import Array, ReferenceModel
 
@@ -53,6 +54,10 @@ class RecurrentReference(ReferenceModel):
         y[..., half : 2 * half] = first * np.sin(angles) + second * np.cos(angles)
         return y
 
+    def _visible(self, h: Array, _block: str) -> npt.NDArray[np.bool_]:
+        """Whether a row attends to a position, [T, T]."""
+        return np.tril(np.ones((len(h), len(h)), dtype=bool))
+
     def _gated_attention(self, h: Array, block: str) -> Array:
         rows, dim = len(h), self._head_dim
         both = self._matmul(h, f"{block}attn_q").reshape(rows, self._heads, 2 * dim)
@@ -63,7 +68,7 @@ class RecurrentReference(ReferenceModel):
         group = self._heads // self._kv_heads
         k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
         scores = np.einsum("thd,shd->hts", q, k) / np.sqrt(dim)
-        scores[:, np.triu(np.ones((rows, rows), dtype=bool), 1)] = -np.inf
+        scores[:, ~self._visible(h, block)] = -np.inf
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
         mixed = np.einsum("hts,shd->thd", weights, v) * sigmoid(both[..., dim:])
