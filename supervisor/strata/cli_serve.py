@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import secrets
@@ -34,6 +33,7 @@ from strata.engines.owner_view import EngineState
 from strata.engines.process import Launch
 from strata.errors import HeldError, StrataError
 from strata.listener import LISTEN_BACKLOG, listen, raise_descriptor_limit
+from strata.memory_return import settle
 from strata.model_source import engine_arguments, find_engine, find_model, model_name
 from strata.observe import log as service_log
 from strata.observe.bundle_writer import BundleWriter
@@ -377,9 +377,7 @@ class _Service:
 
     def _on_whole(self) -> None:
         """The whole application answers."""
-        # What is there now stays. Looked at again and again by the garbage collector it would stop
-        # everything for some 30 ms each time.
-        gc.freeze()
+        settle()
         self._status.text_problem = ""
         self._has_text = True
         self.on_changed()

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -390,3 +391,26 @@ async def test_nobody_reads_standard_output(tmp_path: Path) -> None:
     os.close(write)
     _, err = await process.communicate()
     assert (process.returncode, err) == (0, b"")
+
+
+def test_a_service_without_a_terminal_does_without_what_draws_on_one() -> None:
+    """What it holds for weeks is what it needs."""
+    program = (
+        "import sys, strata.cli, strata.cli_serve, strata.cli_http, strata.text.model\n"
+        "from strata.observe.output import Output\n"
+        "from strata.observe.terminal import Terminal\n"
+        "output = Output()\n"
+        "terminal = Terminal(output, with_progress=True)\n"
+        "terminal.show_progress('map', 1, 2, 'bytes')\n"
+        "terminal.show_modes([], [])\n"
+        "terminal.show_ready('http://host', 'name', 1.0)\n"
+        "terminal.close(); output.close()\n"
+        "print(sorted(m for m in sys.modules if m.partition('.')[0] in ('rich', 'pygments')))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "loading: map 50 %\n"
+    lines = done.stdout.splitlines()
+    assert lines[-2:] == ["ready: http://host/v1  model name  (1.0 s)", "[]"]

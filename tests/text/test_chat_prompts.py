@@ -175,7 +175,7 @@ def test_hidden_tags_are_revealed_to_the_parser_only() -> None:
 def test_a_template_of_its_own_for_tools() -> None:
     more: Any = {"tokenizer.chat_template.tool_use": QWEN3}
     vocabulary = tagged_model(QWEN3).vocabulary
-    fields: Any = {"tokens": vocabulary.tokens, "token_type": vocabulary.kinds}
+    fields: Any = {"tokens": [*vocabulary.tokens], "token_type": [*vocabulary.kinds]}
     model = TextModel(metadata(template=CHATML, **fields) | more)
     assert model.answer_format.tool_form is ToolForm.JSON
     assert model.answer_format.thinks

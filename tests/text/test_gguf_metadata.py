@@ -10,7 +10,7 @@ import gguf
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strata.text.gguf_metadata import MetadataError, read_metadata
+from strata.text.gguf_metadata import FileMetadata, MetadataError, read_metadata
 
 
 def everything(_: str) -> bool:
@@ -68,6 +68,23 @@ def test_reads_every_type(valid: Path) -> None:
 def test_skips_what_is_not_wanted(valid: Path) -> None:
     assert read_metadata(valid, lambda key: key == "texts") == {"texts": ["a", "Ġb", "日本", ""]}
     assert read_metadata(valid, lambda _: False) == {}
+
+
+def test_a_file_keeps_its_short_pairs_and_reads_the_others_when_asked(valid: Path) -> None:
+    later = {"texts", "f64", "no such key"}
+    metadata = FileMetadata(valid, lambda key: key != "ints", later)
+    whole = read_metadata(valid, lambda key: key != "ints")
+    assert dict(metadata) == whole
+    assert len(metadata) == len(whole)
+    assert metadata["texts"] is not metadata["texts"]
+    assert metadata.get("no such key") is None
+    assert "ints" not in metadata
+    assert not later & metadata._pairs.keys()
+    valid.rename(away := valid.with_suffix(".away"))
+    assert metadata["u8"] == 200
+    with pytest.raises(OSError, match="No such file"):
+        metadata["texts"]
+    away.rename(valid)
 
 
 def test_truncation_anywhere_is_an_error(valid: Path, tmp_path: Path) -> None:

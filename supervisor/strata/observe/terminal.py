@@ -2,7 +2,8 @@
 
 Progress goes to standard error (a bar on a terminal, a line per tenth otherwise); the table and
 the ready line go to standard output, where a script can wait for them. All writing happens in the
-output thread.
+output thread. `rich` is imported where a terminal is there to be written to: a service without one
+has no use for its memory.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 from strata_protocol.messages import MemoryPart
 
 from strata.engines.modes import ModeRow
 from strata.observe.mode_lines import because, memory_lines, note_lines, shown_rows, table_lines
 from strata.observe.output import Output
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 PLAIN_PROGRESS_S = 1.0
 
@@ -29,8 +31,8 @@ class Terminal:
 
     def __init__(self, output: Output, *, with_progress: bool) -> None:
         self._output = output
-        self._errors = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._out = Console(highlight=False, soft_wrap=True)
+        self._errors = _console(is_error=True)
+        self._out = _console(is_error=False)
         self._with_progress = with_progress
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -39,7 +41,10 @@ class Terminal:
 
     def write_log_line(self, line: str) -> None:
         """For the log handler; runs in the output thread, above a progress bar where one is."""
-        self._errors.print(line, markup=False)
+        if self._errors is not None:
+            self._errors.print(line, markup=False)
+        else:
+            _write(sys.stderr, line)
 
     def show_progress(self, phase: str, done: int, total: int, unit: str) -> None:
         if self._with_progress:
@@ -59,20 +64,12 @@ class Terminal:
 
     def _line(self, line: str) -> None:
         self._end_bar()
-        self._out.print(line, markup=False)
-        sys.stdout.flush()
+        _write(sys.stdout, line)
 
     def _progress(self, phase: str, done: int, total: int, unit: str) -> None:
-        if self._errors.is_terminal:
+        if self._errors is not None:
             if self._bar is None:
-                self._bar = Progress(
-                    TextColumn("loading: {task.description}"),
-                    BarColumn(),
-                    TextColumn("{task.percentage:>3.0f}%"),
-                    TimeElapsedColumn(),
-                    console=self._errors,
-                    transient=True,
-                )
+                self._bar = _make_bar(self._errors)
                 self._task = self._bar.add_task(phase)
                 self._bar.start()
             if self._task is not None:
@@ -83,17 +80,64 @@ class Terminal:
             return
         self._shown_phase, self._shown_s = phase, now
         amount = f"{100 * done // total} %" if total else f"{done} {unit}"
-        self._errors.print(f"loading: {phase} {amount}", markup=False)
+        self.write_log_line(f"loading: {phase} {amount}")
 
     def _modes(self, rows: Sequence[ModeRow], memory: Sequence[MemoryPart]) -> None:
         self._end_bar()
-        print_modes(self._out, rows, memory)
-        sys.stdout.flush()
+        if self._out is not None:
+            print_modes(self._out, rows, memory)
+            sys.stdout.flush()
+        else:
+            _write(sys.stdout, "\n".join(modes_lines(rows, memory)))
 
     def _end_bar(self) -> None:
         if self._bar is not None:
             self._bar.stop()
             self._bar = self._task = None
+
+
+def _write(stream: TextIO, text: str) -> None:
+    stream.write(f"{text}\n")
+    stream.flush()
+
+
+def _console(*, is_error: bool) -> Console | None:
+    """None where it is no terminal."""
+    stream = sys.stderr if is_error else sys.stdout
+    if not stream.isatty():
+        return None
+    from rich.console import Console  # noqa: PLC0415
+
+    return Console(stderr=is_error, highlight=False, soft_wrap=True)
+
+
+def _make_bar(console: Console) -> Progress:
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    return Progress(
+        TextColumn("loading: {task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+def modes_lines(
+    rows: Sequence[ModeRow],
+    memory: Sequence[MemoryPart],
+    *,
+    listed: Collection[str] = (),
+    runs: str = "runs",
+) -> list[str]:
+    """What print_modes() prints where there is no terminal."""
+    return [*table_lines(rows, runs), *note_lines(rows, listed), *memory_lines(memory)]
 
 
 def print_modes(
@@ -107,14 +151,17 @@ def print_modes(
     """The table that `serve`, `plan` and `status` share: in colour on a terminal, aligned text
     elsewhere. Reasons with a code of `listed` are told in a list of their own and only named here;
     `runs` heads the column of values."""
-    if console.is_terminal:
-        table = Table("mode", "requested", runs, "because", box=None, pad_edge=False)
-        for row in shown_rows(rows):
-            cells = [Text(cell) for cell in (row.name, row.requested, row.runs, because(row))]
-            table.add_row(*cells, style="" if row.is_as_asked else "yellow")
-        console.print(table)
-    else:
-        for line in table_lines(rows, runs):
+    if not console.is_terminal:
+        for line in modes_lines(rows, memory, listed=listed, runs=runs):
             console.print(line, markup=False)
+        return
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table("mode", "requested", runs, "because", box=None, pad_edge=False)
+    for row in shown_rows(rows):
+        cells = [Text(cell) for cell in (row.name, row.requested, row.runs, because(row))]
+        table.add_row(*cells, style="" if row.is_as_asked else "yellow")
+    console.print(table)
     for line in [*note_lines(rows, listed), *memory_lines(memory)]:
         console.print(line, markup=False)

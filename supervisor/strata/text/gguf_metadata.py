@@ -12,10 +12,13 @@ import os
 import struct
 import sys
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 MetadataValue = int | float | bool | str | list[int] | list[float] | list[bool] | list[str]
+
+T = TypeVar("T")
 
 PAIRS_MAX = 65_536
 KEY_BYTES_MAX = 65_535  # the format's own limit
@@ -46,12 +49,43 @@ class MetadataError(Exception):
     """The file is not GGUF, or is damaged; the text names the key and what is wrong."""
 
 
+class FileMetadata(Mapping[str, MetadataValue]):
+    """The wanted pairs of a file. Those named `later` are read each time that they are asked for,
+    and not kept: long lists that others are made of."""
+
+    def __init__(self, path: Path, wanted: Callable[[str], bool], later: Container[str]) -> None:
+        """Raises as read_metadata()."""
+        self._path = path
+        self._later: dict[str, int] = {}  # where the pair's type and value begin
+        self._pairs = _read(path, lambda reader: reader.pairs(wanted, later, self._later))
+
+    def __getitem__(self, key: str) -> MetadataValue:
+        at = self._later.get(key)
+        if at is None:
+            return self._pairs[key]
+        value = _read(self._path, lambda reader: reader.value_at(key, at))
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._pairs
+        yield from self._later
+
+    def __len__(self) -> int:
+        return len(self._pairs) + len(self._later)
+
+
 def read_metadata(path: Path, wanted: Callable[[str], bool]) -> dict[str, MetadataValue]:
     """The pairs of `path` whose key is wanted.
 
     Strings are UTF-8 with undecodable bytes as U+FFFD. Nested arrays are skipped, never returned.
     Raises MetadataError; OSError when the file cannot be opened.
     """
+    return _read(path, lambda reader: reader.pairs(wanted))
+
+
+def _read(path: Path, ask: Callable[[_Reader], T]) -> T:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < 24:
@@ -60,7 +94,7 @@ def read_metadata(path: Path, wanted: Callable[[str], bool]) -> dict[str, Metada
             )
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
-                return _Reader(data, size).pairs(wanted)
+                return ask(_Reader(data, size))
             except MetadataError as error:
                 raise MetadataError(f"{path.name}: {error}") from None
 
@@ -73,7 +107,13 @@ class _Reader:
         self._size = size
         self._at = 0
 
-    def pairs(self, wanted: Callable[[str], bool]) -> dict[str, MetadataValue]:
+    def pairs(
+        self,
+        wanted: Callable[[str], bool],
+        later: Container[str] = (),
+        places: dict[str, int] | None = None,
+    ) -> dict[str, MetadataValue]:
+        """Of the wanted ones that are in `later` the place goes to `places`."""
         magic = bytes(self._data[0:4])
         if magic != b"GGUF":
             raise MetadataError(f"not a GGUF file (it begins with {magic!r})")
@@ -95,14 +135,23 @@ class _Reader:
             if key in seen:
                 raise MetadataError(f"key {key!r} occurs twice")
             seen.add(key)
+            at = self._at
             value_type = self._u32(key)
-            if wanted(key):
+            if places is not None and wanted(key) and key in later:
+                places[key] = at
+                self._skip(key, value_type)
+            elif wanted(key):
                 value = self._value(key, value_type)
                 if value is not None:
                     found[key] = value
             else:
                 self._skip(key, value_type)
         return found
+
+    def value_at(self, key: str, at: int) -> MetadataValue | None:
+        """The value of a pair whose place is known."""
+        self._at = at
+        return self._value(key, self._u32(key))
 
     def _take(self, count: int, what: str) -> int:
         """Moves past `count` bytes and returns where they begin."""

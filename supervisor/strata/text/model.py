@@ -17,8 +17,8 @@ from strata.text.answer_format import AnswerFormat
 from strata.text.chat_template import ChatMessage, TemplateValue
 from strata.text.chat_writer import ChatWriter, joined_format
 from strata.text.errors import TemplateError
-from strata.text.gguf_metadata import MetadataValue, read_metadata
-from strata.text.tokenizer import Tokenizer, build_tokenizer
+from strata.text.gguf_metadata import FileMetadata, MetadataValue
+from strata.text.tokenizer import LONG_KEYS, Tokenizer, build_tokenizer
 from strata.text.tool_calls import CLOSE, OPEN
 from strata.text.tool_values import Json
 from strata.text.vocabulary import Vocabulary
@@ -71,16 +71,16 @@ class TextModel:
         vocabulary that cannot be served (the text lists what can). A missing chat template is no
         error here: chats are refused with 400, completions work.
         """
-        return cls(
-            read_metadata(
-                path,
-                lambda key: (
-                    key.startswith("tokenizer.")
-                    or key == "general.architecture"
-                    or key.endswith(".context_length")
-                ),
-            )
+        metadata = FileMetadata(
+            path,
+            lambda key: (
+                key.startswith("tokenizer.")
+                or key == "general.architecture"
+                or key.endswith(".context_length")
+            ),
+            LONG_KEYS,
         )
+        return cls(metadata)
 
     @property
     def stop_ids(self) -> tuple[int, ...]:

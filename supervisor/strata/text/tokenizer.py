@@ -24,6 +24,10 @@ from strata.text.vocabulary import TokenKind, Vocabulary, read_vocabulary, text_
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 MODELS = ("gpt2", "llama")
+# What is as long as the vocabulary and of no use once a tokenizer is made of it.
+LONG_KEYS = frozenset(
+    f"tokenizer.ggml.{name}" for name in ("tokens", "token_type", "scores", "merges")
+)
 
 
 class Tokenizer:
@@ -132,6 +136,7 @@ def _byte_level(metadata: Mapping[str, MetadataValue]) -> Tokenizer:
         if not isinstance(line, str) or at < 1 or at == len(line) - 1:
             raise TokenizerError(f"tokenizer.ggml.merges[{index}] is {line!r}, not two parts")
         merges.append((line[:at], line[at + 1 :]))
+    del raw
     bpe = _bpe(vocabulary, merges, ignore_merges=rules.merges_ignored)
     bpe.pre_tokenizer = build_pre_tokenizer(rules)
     return Tokenizer(vocabulary, bpe)

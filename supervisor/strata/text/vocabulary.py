@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from strata.text.errors import TokenizerError
 from strata.text.gguf_metadata import MetadataValue
+from strata.text.packed import PackedBytes, PackedTexts
 
 log = logging.getLogger(__name__)
 
@@ -76,9 +77,9 @@ class Vocabulary:
     """`model` is "gpt2" (byte-level BPE) or "llama" (SentencePiece BPE)."""
 
     model: str
-    tokens: list[str]
-    kinds: list[int]  # TokenKind values, one per token
-    pieces: list[bytes]  # the bytes a token adds to a text; control tokens: their own name
+    tokens: Sequence[str]
+    kinds: bytes  # TokenKind values, one per token
+    pieces: Sequence[bytes]  # the bytes a token adds to a text; control tokens: their own name
     hidden: frozenset[int]  # ids that add nothing to a text shown to a person
     stop_ids: tuple[int, ...]
     bos_id: int | None
@@ -115,9 +116,9 @@ def read_vocabulary(metadata: Mapping[str, MetadataValue], *, bos_added: bool) -
     never_shown = (TokenKind.CONTROL, TokenKind.UNKNOWN, TokenKind.UNUSED)
     return Vocabulary(
         model=model,
-        tokens=tokens,
-        kinds=kinds,
-        pieces=_pieces(model, tokens, kinds),
+        tokens=PackedTexts(tokens),
+        kinds=bytes(kinds),
+        pieces=PackedBytes(_pieces(model, tokens, kinds)),
         hidden=frozenset(i for i, kind in enumerate(kinds) if kind in never_shown),
         stop_ids=stop_ids,
         bos_id=bos_id,
@@ -168,7 +169,8 @@ def _kinds(metadata: Mapping[str, MetadataValue], size: int) -> list[int]:
         return [int(TokenKind.NORMAL)] * size
     if not isinstance(raw, list) or len(raw) < size or not isinstance(raw[0], int):
         raise TokenizerError(f"tokenizer.ggml.token_type is not a list of {size} integers")
-    return [int(kind) for kind in raw[:size]]
+    # What no kind stands for is as unknown as 0.
+    return [int(kind) if 0 <= kind <= 255 else 0 for kind in raw[:size]]
 
 
 def _stop_ids(
@@ -195,24 +197,22 @@ def _stop_ids(
     return stop_ids
 
 
-def _pieces(model: str, tokens: list[str], kinds: list[int]) -> list[bytes]:
+def _pieces(model: str, tokens: list[str], kinds: list[int]) -> Iterator[bytes]:
     as_written = (TokenKind.CONTROL, TokenKind.UNKNOWN, TokenKind.USER_DEFINED)
-    pieces: list[bytes] = []
     letters = byte_letters()
     for i, token in enumerate(tokens):
         kind = kinds[i]
         if kind in as_written:
-            pieces.append(token.encode("utf-8", "replace"))
+            yield token.encode("utf-8", "replace")
         elif kind == TokenKind.BYTE:
-            pieces.append(_byte_piece(i, token))
+            yield _byte_piece(i, token)
         elif model == "llama":
-            pieces.append(token.replace(_SPACE_MARK, " ").encode("utf-8", "replace"))
+            yield token.replace(_SPACE_MARK, " ").encode("utf-8", "replace")
         else:
             try:
-                pieces.append(bytes([letters[c] for c in token]))
+                yield bytes([letters[c] for c in token])
             except KeyError:  # a token written in plain text, as some padding tokens are
-                pieces.append(token.encode("utf-8", "replace"))
-    return pieces
+                yield token.encode("utf-8", "replace")
 
 
 def _byte_piece(token_id: int, token: str) -> bytes:
