@@ -13,6 +13,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,10 @@ from strata.serving.service import EngineService
 if TYPE_CHECKING:
     from aiohttp import web
 
+# How long a thread that computes in Python (a template, an import) keeps the event loop waiting,
+# each time that it wants to go on; the interpreter's own 5 ms make 10 for reading and answering.
+SWITCH_S = 0.001
+
 log = logging.getLogger("strata.service")
 
 
@@ -85,6 +90,7 @@ def serve(settings: Settings, build_http: AppBuilder, reread: Callable[[], Setti
     """Runs the service; `reread` reads the settings again, for a reload. Returns the exit status.
     Raises StrataError for what stops its start."""
     raise_descriptor_limit()
+    sys.setswitchinterval(SWITCH_S)
     config = settings.config
     model, engine = find_model(config), find_engine(config)
     run_dir = Path(config.run_dir).expanduser().absolute()

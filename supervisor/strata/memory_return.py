@@ -7,10 +7,9 @@ import gc
 
 
 def settle() -> None:
-    """Once, when all is read that stays. What is there now is not looked at again by the garbage
-    collector, which would stop everything for some 30 ms each time; what the C library keeps for
-    later goes back to the system, where it knows how. Some 20 ms."""
-    gc.collect()
+    """Once, when all is read that stays; takes a millisecond. What is there now is not looked at
+    again by the garbage collector, which would stop everything for some 30 ms each time; what the C
+    library keeps for later goes back to the system, where it knows how."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
     if trim is not None:
         trim(0)

@@ -85,7 +85,11 @@ async def test_engine_that_never_starts(bench: Bench) -> None:
     starts = figure.facts["starts"]
     assert isinstance(starts, dict)
     assert max(starts.values()) <= policy.STARTS_MAX
-    assert ms(figure.facts["http"], "p50_ms") <= 100
+    http = figure.facts["http"]
+    assert ms(http, "p50_ms") <= 100
+    assert isinstance(http, dict)
+    assert f"HTTP {http['max_ms']:.1f} ms at most" in figure.measured
+    assert 0 < http["service_loop_late_ms_at_most"] < float("inf")
 
 
 async def test_full_service_says_no_to_each(bench: Bench) -> None:

@@ -82,6 +82,7 @@ class Metrics:
         self._requests = counter("requests", "requests that ended", ["outcome"])
         self._accepted = counter("requests_accepted", "requests accepted")
         self._rejected = counter("rejected", "requests refused at the door", ["reason"])
+        self._rejected_by: dict[str, Counter] = {}  # what its labels find, looked up once
         self._requeued = counter("requeued", "requests sent again after an engine died")
         self._resumed = counter("resumed", "requests that went on with another engine")
         self._resume_gap = histogram(
@@ -151,7 +152,10 @@ class Metrics:
         self._accepted.inc()
 
     def on_rejected(self, code: str) -> None:
-        self._rejected.labels(code).inc()
+        counter = self._rejected_by.get(code)
+        if counter is None:
+            counter = self._rejected_by[code] = self._rejected.labels(code)
+        counter.inc()
 
     def on_submitted(self, queue_s: float) -> None:
         self._queue_s.observe(queue_s)
