@@ -161,6 +161,7 @@ class GraphBuilder {
     // `in_any_shape`: the elements may lie in the file as a matrix.
     TensorSlice vector(const std::string& name, uint64_t elements, bool in_any_shape = false);
     TensorSlice optional_vector(const std::string& name, uint64_t elements);
+    ValueId add_stream_norm(ValueId x, std::string_view tensor, uint32_t group);
     TensorSlice stream_gains(const std::string& name);
     TensorSlice table(std::string_view tensor);
     Node& add_stream_node(NodeKind kind, ValueId x, ValueId out);

@@ -32,6 +32,10 @@ ValueId GraphBuilder::spread_streams(ValueId x) {
 }
 
 ValueId GraphBuilder::norm_streams(ValueId x, std::string_view tensor) {
+    return add_stream_norm(x, tensor, hp_.width);
+}
+
+ValueId GraphBuilder::add_stream_norm(ValueId x, std::string_view tensor, uint32_t group) {
     const Value value = graph_.values[x];
     STRATA_ASSERT(value.width == hp_.hidden_width(), "a norm of all streams");
     TensorSlice gains = stream_gains(full_name(tensor, ".weight"));
@@ -39,7 +43,7 @@ ValueId GraphBuilder::norm_streams(ValueId x, std::string_view tensor) {
     const ValueId out = new_value(value.width, value.gathered);
     Node& node = add_stream_node(NodeKind::Norm, x, out);
     node.vector = gains;
-    node.group = hp_.width;
+    node.group = group;
     return out;
 }
 
@@ -150,8 +154,8 @@ ValueId GraphBuilder::draft_input_streams(std::string_view embedding_tensor) {
     by_stream.per_row = hp_.streams.count;
     const ValueId first = new_value(by_stream);
     add_stream_node(NodeKind::StreamSpread, norm(token, "nextn.enorm"), first);
-    const ValueId second = hp_.streams.has_whole_draft_norm ? norm(hidden, "nextn.hnorm")
-                                                            : norm_streams(hidden, "nextn.hnorm");
+    const uint32_t normed = hp_.streams.has_whole_draft_norm ? hp_.hidden_width() : hp_.width;
+    const ValueId second = add_stream_norm(hidden, "nextn.hnorm", normed);
     by_stream.width = 2 * hp_.width;
     const ValueId both = new_value(by_stream);
     Node& node = add_node(NodeKind::Concat);

@@ -201,14 +201,18 @@ void Lowering::lower_matmul(const Node& node) {
     (int8 ? op.quant : op.x) = int8 ? quant : node.x;
 }
 
+uint32_t Lowering::rope_features() const {
+    return (graph_.rope_neox ? uint32_t{kFeatureRopeNeox} : 0u) |
+           (graph_.rope_factors.is_present() ? uint32_t{kFeatureRopeFactors} : 0u);
+}
+
 void Lowering::lower_rope(const Node& node) {
     PlannedOp& op = add_op(OpKind::Rope, node, node.x);
     op.request.k = graph_.values[node.x].width;
     op.request.heads = node.heads;
     op.request.head_dim = node.group;
     op.request.rope_dims = hp_.rope_dims;
-    op.request.features = (graph_.rope_neox ? uint32_t{kFeatureRopeNeox} : 0u) |
-                          (graph_.rope_factors.is_present() ? uint32_t{kFeatureRopeFactors} : 0u);
+    op.request.features = rope_features();
     op.out = node.x;
     quant_of_[node.x] = kNoValue;
 }

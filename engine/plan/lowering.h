@@ -43,6 +43,8 @@ class Lowering {
     // The int8 form of a value, made where there is none.
     uint32_t quant_of(ValueId value, int32_t layer);
     void lower_matmul(const Node& node);
+    // Of every operation that rotates.
+    uint32_t rope_features() const;
     void lower_rope(const Node& node);
     void lower_attention(const Node& node);
     void lower_elementwise(OpKind kind, const Node& node);

@@ -45,9 +45,7 @@ void Lowering::lower_index_keys(const Node& node) {
     fill_index(blocks.request);
     blocks.request.k = graph_.values[node.x].width;
     blocks.request.rope_dims = hp_.rope_dims;
-    blocks.request.features =
-        (graph_.rope_neox ? uint32_t{kFeatureRopeNeox} : 0u) |
-        (graph_.rope_factors.is_present() ? uint32_t{kFeatureRopeFactors} : 0u);
+    blocks.request.features = rope_features();
 }
 
 void Lowering::lower_select_tokens(const Node& node) {

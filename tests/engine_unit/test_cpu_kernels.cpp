@@ -48,6 +48,8 @@ struct World {
     std::vector<int32_t> tokens;
     std::vector<uint32_t> positions, sequences, page_tables, gather;
     std::vector<std::byte> weight, k_pages, v_pages;
+    std::vector<std::byte> index_keys, index_blocks;
+    std::vector<uint32_t> masks;
     std::vector<float> vector2, states;
     uint64_t state_floats = 0;
     std::vector<StateRun> runs;
@@ -65,6 +67,20 @@ std::vector<std::byte> random_weight(Random& random, DType type, uint64_t elemen
     return bytes;
 }
 
+// Index keys, and masks of which each row has its own page.
+void fill_index(Random& random, World& world) {
+    const OpRequest& request = world.request;
+    if (request.block_tokens > 0) {
+        const uint64_t keys = uint64_t{request.sequences} * kPages * 32 * request.head_dim;
+        world.index_keys = random_weight(random, request.kv, keys);
+        world.index_blocks = random_weight(random, request.kv, keys / request.block_tokens);
+    }
+    for (uint32_t row = 0; row < request.rows; ++row) {
+        for (uint32_t word = 0; word < request.mask_words; ++word)
+            world.masks.push_back(word == world.positions[row] / 32 ? ~0u : random.next());
+    }
+}
+
 World make_world(const OpRequest& request) {
     Random random(request.k * 31 + request.n * 7 + request.rows + 1);
     World world;
@@ -72,12 +88,15 @@ World make_world(const OpRequest& request) {
     const uint64_t elements = uint64_t{request.rows} * request.k;
     const bool is_concat = request.kind == OpKind::Concat;
     world.x = random.floats(request.kind == OpKind::Embed ? 0 : elements);
+    const bool has_gates = request.kind == OpKind::StreamAdd || request.kind == OpKind::StreamScale;
     const uint32_t y_width = is_concat                           ? request.n - request.k
                              : request.kind == OpKind::DeltaRule ? 2 * request.heads
+                             : has_gates                         ? request.heads
                                                                  : request.k;
     world.y = random.floats(uint64_t{request.rows} * y_width);
     world.out = random.floats(uint64_t{request.rows} * (request.n > 0 ? request.n : request.k));
-    const bool is_grouped = (request.features & kFeatureGrouped) != 0;
+    const bool is_grouped =
+        (request.features & kFeatureGrouped) != 0 && (request.features & kFeatureGroupGain) == 0;
     world.vector = random.floats(request.kind == OpKind::Matmul ? request.n
                                  : is_grouped                   ? request.head_dim
                                                                 : request.k);
@@ -125,6 +144,7 @@ World make_world(const OpRequest& request) {
             for (std::byte& value : *pages) value = static_cast<std::byte>(random.next() % 0x3b);
         }
     }
+    fill_index(random, world);
     return world;
 }
 
@@ -155,6 +175,8 @@ void run_entry(const KernelEntry& entry, World& world) {
     call.row.gather = world.gather.data();
     call.row.gather_rows = request.rows;
     call.kv = {world.k_pages.data(), world.v_pages.data()};
+    call.index = {world.index_keys.data(), world.index_blocks.data()};
+    call.masks = world.masks.data();
     call.weight = {world.weight.data(),
                    world.weight.size(),
                    request.weight,
@@ -214,8 +236,9 @@ TEST(kernels_of_instruction_sets_agree_with_portable_ones) {
     uint32_t compared = 0;
     for (const KernelEntry& entry : cpu_kernels(features)) {
         for (const OpRequest& request : entry.test_requests()) {
-            // They read a routing; tests/ops holds them against float64, on each instruction set.
-            if (request.experts > 0) continue;
+            // They read a routing or rows of a table; tests/ops holds them against float64, on each
+            // instruction set.
+            if (request.experts > 0 || reads_on_demand(request.kind)) continue;
             const KernelEntry* reference = portable_for(portable, request);
             CHECK(reference, entry.id, describe(request));
             World got = make_world(request);

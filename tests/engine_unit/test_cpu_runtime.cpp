@@ -80,7 +80,7 @@ TEST(counter_counts) {
 }
 
 TEST(steps_do_not_allocate) {
-    for (const char* name : {"tiny-llama.gguf", "tiny-qwen3.gguf"}) {
+    for (const char* name : {"tiny-llama.gguf", "tiny-qwen3.gguf", "tiny-qwen4exp.gguf"}) {
         for (const DType kv : {DType::F16, DType::F32}) {
             check_model(name, kv, 1);
             check_model(name, kv, 2);

@@ -24,6 +24,7 @@ SHAPES = {
             attention_interval=2,
             expert_ff=256,
             shared_ff=256,
+            top_k=64,
         )
         for architecture in ("qwen3next", "qwen35moe", "qwen4exp")
     },

@@ -85,6 +85,7 @@ SHAPES: dict[str, Shape] = {
         shared_ff=256,
         low_rank=256,
         table_width=256,
+        top_k=32,
         draft_layers=1,
         **_RECURRENT,
     ),

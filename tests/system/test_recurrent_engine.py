@@ -29,7 +29,7 @@ def architecture(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def model(architecture: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    shape = dataclasses.replace(SHAPE, architecture=architecture, **EXPERTS)
+    shape = dataclasses.replace(SHAPE, architecture=architecture, **EXPERTS, top_k=64)
     return write_model(folder / "m.gguf", shape, kind="q8_0")
 
 
