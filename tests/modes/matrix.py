@@ -86,6 +86,7 @@ SHAPES: dict[str, Shape] = {
         low_rank=256,
         table_width=256,
         top_k=32,
+        index_dim=64,
         draft_layers=1,
         **_RECURRENT,
     ),

@@ -168,7 +168,7 @@ def test_no_line_is_wider_than_the_terminal(engine_path: Path, width: int) -> No
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     parts = sum(line.startswith("attention kv f16") for line in lines)
-    assert parts == {40: 3, 60: 2, 200: 1}[width]
+    assert parts == {40: 4, 60: 2, 200: 1}[width]
 
 
 def test_generated_documents_are_fresh(engine_path: Path, repository: Path) -> None:

@@ -88,7 +88,10 @@ def test_tables_of_all_backends(engine_path: Path) -> None:
 def test_what_is_hidden_is_not_claimed(engine_path: Path) -> None:
     said = run(engine_path, "--describe", "--without-kernel", "attention*:sequences>1")
     assert axis(said, "batch")["2 and more"] == [
-        f"attention act=f32 kv={kv}" for kv in said["asked_types"] if kv in ("f32", "f16")
+        f"attention act=f32 kv={kv}{feature}"
+        for kv in said["asked_types"]
+        if kv in ("f32", "f16")
+        for feature in ("", " +selected")
     ]
     attention = [op for op in said["ops"] if op["op"] == "attention"]
     assert attention
