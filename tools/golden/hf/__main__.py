@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tools.golden.hf.build import NOISE_MAX, build
+from tools.golden.hf.build import MARGIN_MIN, NOISE_MAX, build
 from tools.golden.hf.cases import CASES, Case
 from tools.golden.hf.convert import write
 
@@ -24,6 +24,8 @@ def write_golden(case: Case, folder: Path) -> None:
     golden = build(case)
     if golden.noise > NOISE_MAX:
         raise ValueError(f"{case.name}: the class differs from itself by {golden.noise:.1e}")
+    if golden.margin < MARGIN_MIN:
+        raise ValueError(f"{case.name}: a choice of blocks is as close as {golden.margin:.1e}")
     path = folder / f"{case.name}.gguf"
     write(golden.model, path)
     arrays: dict[str, npt.NDArray[np.generic]] = {}
@@ -34,7 +36,8 @@ def write_golden(case: Case, folder: Path) -> None:
         raise ValueError(f"{path} has {path.stat().st_size} bytes; allowed are {BYTES_MAX}")
     size = path.stat().st_size + path.with_suffix(".npz").stat().st_size
     largest = max(float(np.abs(values).max()) for values in golden.logits.values())
-    print(f"{case.name}: {size} bytes, logits to {largest:.1f}, noise {golden.noise:.1e}")
+    found = f"noise {golden.noise:.1e}, margin {golden.margin:.1e}"
+    print(f"{case.name}: {size} bytes, logits to {largest:.1f}, {found}")
 
 
 def main() -> int:

@@ -6,7 +6,10 @@ from the logits by chance. Matrices take values that f16 holds: the file is exac
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tools.golden.hf import convert_delta
-from tools.golden.hf.cases import PROMPTS, VOCAB, Case
+from tools.golden.hf import convert_delta, convert_streams
+from tools.golden.hf.cases import EOS, PROMPTS, VOCAB, Case
 from tools.golden.hf.convert import (
-    Block,
+    ZERO_CENTRED,
+    Conversion,
     Model,
     Source,
     Tensors,
@@ -38,15 +42,20 @@ CLASSES = {
     "qwen3next": ("qwen3_next", "Qwen3Next", "Qwen3NextConfig"),
     "qwen35": ("qwen3_5", "Qwen3_5", "Qwen3_5TextConfig"),
     "qwen35moe": ("qwen3_5_moe", "Qwen3_5Moe", "Qwen3_5MoeTextConfig"),
+    "qwen4exp": ("qwen4_exp", "Qwen4Exp", "Qwen4ExpTextConfig"),
 }
-LAYERS: dict[str, Block] = {
-    "llama": layer_of(plain_mixer, dense, "ffn_norm.weight"),
-    "qwen3": layer_of(plain_mixer, dense, "ffn_norm.weight"),
-    "qwen3moe": layer_of(plain_mixer, mixture, "ffn_norm.weight"),
-    **convert_delta.LAYERS,
+CONVERSIONS = {
+    "llama": Conversion(layer_of(plain_mixer, dense, "ffn_norm.weight")),
+    "qwen3": Conversion(layer_of(plain_mixer, dense, "ffn_norm.weight")),
+    "qwen3moe": Conversion(layer_of(plain_mixer, mixture, "ffn_norm.weight")),
+    **convert_delta.CONVERSIONS,
+    "qwen4exp": convert_streams.CONVERSION,
 }
 # Two ways through the same class, one step and with its cache: what its f32 is worth.
 NOISE_MAX = 2e-4
+# Between the last block that a query chooses and the first that it does not. The order of equal
+# scores is nobody's, and blocks whose every head is cut off by the ReLU score alike.
+MARGIN_MIN = 5e-4
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,7 @@ class Golden:
     tokens: dict[str, npt.NDArray[np.int32]]
     logits: dict[str, Floats]
     noise: float
+    margin: float
 
 
 def draw(name: str, shape: tuple[int, ...], zero_centred: bool, rng: np.random.Generator) -> Floats:
@@ -85,7 +95,7 @@ def make(case: Case) -> Any:
     config = getattr(configuration, config_name)(**case.values, attn_implementation="eager")
     model = getattr(modeling, f"{name}ForCausalLM")(config).float().eval()
     rng = np.random.default_rng(case.seed)
-    zero_centred = case.architecture in convert_delta.LAYERS
+    zero_centred = case.architecture in ZERO_CENTRED
     with torch.no_grad():
         for weight, parameter in sorted(model.named_parameters()):
             drawn = draw(weight, tuple(parameter.shape), zero_centred, rng)
@@ -115,6 +125,24 @@ def stepped(model: Any, ids: list[int], first: int) -> Floats:
     return np.concatenate(rows)
 
 
+@contextlib.contextmanager
+def margins() -> Iterator[list[float]]:
+    """Records how far apart scores of blocks were where some were chosen and some were not."""
+    choose, found = torch.Tensor.topk, [math.inf]
+
+    def choose_and_record(scores: Any, count: int, **options: Any) -> Any:
+        if options == {"dim": 0} and len(scores) > count:
+            order = scores.sort(descending=True).values
+            found.append(float(order[count - 1] - order[count]))
+        return choose(scores, count, **options)
+
+    torch.Tensor.topk = choose_and_record
+    try:
+        yield found
+    finally:
+        torch.Tensor.topk = choose
+
+
 def build(case: Case) -> Golden:
     torch.set_num_threads(1)
     model = make(case)
@@ -123,16 +151,22 @@ def build(case: Case) -> Golden:
         name: rng.integers(0, VOCAB, size=length).astype(np.int32)
         for name, length in PROMPTS.items()
     }
-    logits = {name: whole(model, ids.tolist()) for name, ids in tokens.items()}
+    for place in case.eos_at:
+        tokens["long"][place] = EOS
+    with margins() as found:
+        logits = {name: whole(model, ids.tolist()) for name, ids in tokens.items()}
     longest = max(tokens, key=lambda name: len(tokens[name]))
     again = stepped(model, tokens[longest].tolist(), len(tokens[longest]) // 2)
     noise = float(np.abs(again - logits[longest]).max())
-    weights: Tensors = {
-        name.removeprefix("model."): values.detach().numpy().copy()
-        for name, values in model.state_dict().items()
-    }
-    source = Source(case.architecture, model.config.to_dict(), Weights(weights))
-    converted = convert(source, LAYERS)
-    if case.architecture in convert_delta.LAYERS:
-        converted.metadata |= convert_delta.sizes_of(source)
-    return Golden(converted, tokens, logits, noise)
+    weights: Tensors = {}
+    integers: dict[str, list[int]] = {}
+    for name, values in model.state_dict().items():
+        plain = name.removeprefix("model.")
+        if values.is_floating_point():
+            weights[plain] = values.detach().numpy().copy()
+        else:
+            integers[plain] = values.tolist()
+    config = model.config.to_dict()
+    source = Source(case.architecture, config, Weights(weights), integers)
+    converted = convert(source, CONVERSIONS[case.architecture])
+    return Golden(converted, tokens, logits, noise, min(found))

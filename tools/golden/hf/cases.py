@@ -9,6 +9,7 @@ from typing import TypeAlias
 Config: TypeAlias = dict[str, object]
 
 VOCAB = 96
+EOS = 1
 PROMPTS = {"short": 11, "long": 71}  # tokens of each
 
 
@@ -20,6 +21,7 @@ class Case:
     architecture: str  # of GGUF
     seed: int
     config: Config = field(default_factory=dict)
+    eos_at: tuple[int, ...] = ()  # positions of the long prompt that hold EOS
 
     @property
     def values(self) -> Config:
@@ -33,7 +35,7 @@ BASE: Config = {
     "max_position_embeddings": 512,
     "tie_word_embeddings": False,
     "bos_token_id": 0,
-    "eos_token_id": 1,
+    "eos_token_id": EOS,
     "pad_token_id": None,
 }
 
@@ -85,8 +87,44 @@ DEFAULTS: dict[str, Config] = {
         **rope(1e7, partial_rotary_factor=0.25),
     },
     "qwen35": {"num_hidden_layers": 4, "intermediate_size": 56, **sections(1e7, 0.5, 3, 3, 2)},
+    "qwen4exp": {
+        **every_third_attends(3),
+        **sections(1e7, 0.5, 3, 3, 2),
+        "norm_topk_prob": True,
+        "output_gate_type": "sigmoid",
+        "ple_conv_kernel_size": 4,
+        "ngram_vocab_size_base": 40,
+        "make_ngram_vocab_size_divisible_by": 16,
+        "split_ngram_parts": 2,
+    },
     "qwen35moe": {**every_third_attends(3), **sections(1e7, 0.5, 3, 3, 2)},
 }
+
+
+def streams(count: int, low_rank: int) -> Config:
+    return {"hc_count": count, "hc_lowrank": low_rank}
+
+
+def ngrams(tokens: int, heads: int, width: int, layer: int) -> Config:
+    """A table before `layer`, counted from 1, whose rows for one token have `width` together."""
+    return {
+        "ngram_size": tokens,
+        "heads_per_ngram": heads,
+        "ple_embed_dim": width,
+        "ple_layer_ids": [layer],
+    }
+
+
+def index(heads: int, head_dim: int, tokens: int, block: int = 4) -> Config:
+    """Queries attend to `tokens` in blocks of `block`."""
+    return {
+        "indexer_n_heads": heads,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": head_dim,
+        "indexer_budget": tokens,
+        "indexer_compress_ratio": block,
+    }
+
 
 TIED: Config = {"tie_word_embeddings": True}
 LLAMA3 = rope(
@@ -167,5 +205,51 @@ CASES: tuple[Case, ...] = (
         "qwen35moe",
         153,
         attention(3, 1, 32) | delta(2, 8, 16) | experts(6, 2, 16, 12),
+    ),
+    Case(
+        "qwen4exp-two-streams",
+        "qwen4exp",
+        161,
+        attention(2, 1, 32)
+        | delta(2, 4, 16)
+        | experts(4, 1, 16, 24)
+        | streams(2, 12)
+        | ngrams(2, 3, 48, 2)
+        | index(2, 16, 128),
+        eos_at=(1, 20, 21, 40),
+    ),
+    Case(
+        "qwen4exp-four-streams",
+        "qwen4exp",
+        162,
+        attention(3, 1, 32)
+        | delta(2, 6, 16)
+        | experts(5, 2, 8, 16)
+        | streams(4, 8)
+        | ngrams(3, 2, 40, 1)
+        | index(3, 32, 128),
+        eos_at=(0, 7, 30, 31, 33),
+    ),
+    Case(
+        "qwen4exp-selected",
+        "qwen4exp",
+        160,
+        attention(4, 2, 16)
+        | delta(1, 2, 16)
+        | experts(4, 2, 8, 8)
+        | streams(2, 8)
+        | ngrams(3, 1, 32, 2)
+        | index(5, 16, 12),
+    ),
+    Case(
+        "qwen4exp-selected-four-streams",
+        "qwen4exp",
+        160,
+        attention(2, 2, 32)
+        | delta(2, 4, 16)
+        | experts(3, 2, 8, 16)
+        | streams(4, 8)
+        | ngrams(2, 2, 24, 1)
+        | index(4, 16, 32, block=8),
     ),
 )

@@ -23,11 +23,20 @@ import numpy as np
 from tools.golden.hf.cases import Config
 from tools.random_blocks import Floats
 
-MetaValue: TypeAlias = bool | int | float | str | list[int] | list[bool]
 Tensors: TypeAlias = dict[str, Floats]
 
-ZERO_CENTRED = frozenset({"qwen3next", "qwen35", "qwen35moe"})  # gains are 1 + w
-KEPT_F32 = ("ffn_gate_inp.weight", "ssm_conv1d.weight")  # of the matrices; the others are f16
+ZERO_CENTRED = frozenset({"qwen3next", "qwen35", "qwen35moe", "qwen4exp"})  # gains are 1 + w
+KEPT_F32 = ("ffn_gate_inp.weight", "conv1d.weight")  # of the matrices; the others are f16
+
+
+@dataclass(frozen=True)
+class Wide:
+    """A list of unsigned numbers of 64 bits."""
+
+    values: list[int]
+
+
+MetaValue: TypeAlias = bool | int | float | str | list[int] | list[bool] | Wide
 
 
 class Weights:
@@ -61,11 +70,13 @@ class Model:
 
 @dataclass(frozen=True)
 class Source:
-    """A model of a class: `config` as its dictionary, `weights` without their leading "model."."""
+    """A model of a class: `config` as its dictionary, `weights` without their leading "model.", and
+    what it keeps beside its weights."""
 
     architecture: str
     config: Config
     weights: Weights
+    integers: dict[str, list[int]]
 
     def uint(self, name: str) -> int:
         return int(str(self.config[name]))
@@ -93,6 +104,7 @@ class Source:
 
 
 Block: TypeAlias = Callable[[Source, Weights], Tensors]
+Sizes: TypeAlias = Callable[[Source], dict[str, MetaValue]]
 
 
 def linear(weights: Weights, name: str, as_name: str) -> Tensors:
@@ -165,6 +177,23 @@ def layer_of(mixer: Block, feed_forward: Block, second_norm: str) -> Block:
     return layer
 
 
+def final_norm(source: Source, weights: Weights) -> Tensors:
+    return {"output_norm.weight": source.gain(weights, "norm")}
+
+
+def no_sizes(_source: Source) -> dict[str, MetaValue]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """Of an architecture: a layer, what lies behind the layers, and more metadata."""
+
+    layer: Block
+    end: Block = final_norm
+    sizes: Sizes = no_sizes
+
+
 def plain_mixer(source: Source, weights: Weights) -> Tensors:
     return attention(source, weights.within("self_attn."))
 
@@ -217,22 +246,21 @@ def llama3_factors(source: Source) -> Floats:
     return (1 / (kept + (1 - kept) / source.rope_number("factor"))).astype(np.float32)
 
 
-def convert(source: Source, layers: dict[str, Block]) -> Model:
-    """`layers` says for each architecture how a layer is converted."""
+def convert(source: Source, conversion: Conversion) -> Model:
     weights = source.weights
     tensors: Tensors = {"token_embd.weight": weights.take("embed_tokens.weight")}
     head = weights.take("lm_head.weight")
     if not source.config["tie_word_embeddings"]:
         tensors["output.weight"] = head
-    tensors["output_norm.weight"] = source.gain(weights, "norm")
+    tensors |= conversion.end(source, weights)
     if source.rope_value("rope_type") == "llama3":
         tensors["rope_freqs.weight"] = llama3_factors(source)
     for i in range(source.uint("num_hidden_layers")):
-        block = layers[source.architecture](source, weights.within(f"layers.{i}."))
-        tensors |= {f"blk.{i}.{name}": values for name, values in block.items()}
+        layer = conversion.layer(source, weights.within(f"layers.{i}."))
+        tensors |= {f"blk.{i}.{name}": values for name, values in layer.items()}
     if weights.left():
         raise ValueError(f"weights without a place: {weights.left()}")
-    return Model(source.architecture, sizes_of(source), tensors)
+    return Model(source.architecture, sizes_of(source) | conversion.sizes(source), tensors)
 
 
 def write(model: Model, path: Path) -> None:
@@ -262,5 +290,8 @@ def _add(writer: gguf.GGUFWriter, key: str, value: MetaValue) -> None:
             writer.add_float32(key, value)
         case str():
             writer.add_string(key, value)
+        case Wide():
+            kinds = gguf.GGUFValueType
+            writer.add_key_value(key, value.values, kinds.ARRAY, kinds.UINT64)
         case _:
             writer.add_array(key, value)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from tools.golden.hf.convert import (
-    Block,
+    Conversion,
     MetaValue,
     Source,
     Tensors,
@@ -99,8 +99,8 @@ def sizes_of(source: Source) -> dict[str, MetaValue]:
 
 
 SECOND_NORM = "post_attention_norm.weight"
-LAYERS: dict[str, Block] = {
-    "qwen3next": layer_of(mixer, mixture, SECOND_NORM),
-    "qwen35": layer_of(mixer, dense, SECOND_NORM),
-    "qwen35moe": layer_of(mixer, mixture, SECOND_NORM),
+CONVERSIONS = {
+    "qwen3next": Conversion(layer_of(mixer, mixture, SECOND_NORM), sizes=sizes_of),
+    "qwen35": Conversion(layer_of(mixer, dense, SECOND_NORM), sizes=sizes_of),
+    "qwen35moe": Conversion(layer_of(mixer, mixture, SECOND_NORM), sizes=sizes_of),
 }
