@@ -343,6 +343,10 @@ class Checker:
                 op = reason.text.partition("no kernel for ")[2].split()[0]
                 types = re.findall(r"(weight|kv)=(\w+)", reason.text)
                 return any((op, field, name) not in self._served for field, name in types)
+            case ["kernel", "kv_type"]:
+                found = re.search(r"runs kv (.+) here and has no kernels for (\w+)", reason.text)
+                runs = self._kv_types(combination)
+                return found is not None and set(found[1].split(", ")) == runs - {found[2]} == runs
             case ["mem", "insufficient"]:
                 # Of a configuration in CAPS, which memory_failures() holds against its parts.
                 return any(reason in reasons_of(caps, c) for c in caps.configurations)
@@ -356,6 +360,11 @@ class Checker:
                 return combination["kv"] in {"int8", "q4_0"} and combination["shape"] == "llama odd"
             case _:
                 return False
+
+    def _kv_types(self, combination: Combination) -> set[str]:
+        """Types of keys and values whose kernels are there and not hidden."""
+        types = {name for op, field, name in self._served if (op, field) == ("attention", "kv")}
+        return {name for name in types if not any(f"kv={name}" in h for h in combination.hidden)}
 
 
 def reasons_of(caps: m.Caps, configuration: m.Configuration) -> list[m.Reason]:

@@ -97,33 +97,67 @@ def test_drafts_beside_others_change_nothing(
     assert drafted[3] > drafted[0] == 0
 
 
-def test_a_large_model_is_planned_in_time(engine_path: Path, tmp_path: Path) -> None:
-    """Sizes of a dense model of 27 thousand million parameters: states are counted apart."""
-    shape = Shape(
+LARGE = Shape(
+    draft_layers=1,
+    head_dim=256,
+    rope_dims=64,
+    context=262144,
+    tied=False,
+    state_size=128,
+    key_heads=16,
+    value_heads=32,
+    layers=48,
+    width=2048,
+    heads=16,
+    kv_heads=2,
+    expert_ff=512,
+    shared_ff=512,
+)
+PUBLISHED = (  # sizes of models of 27, 35 and 80 thousand million parameters
+    dataclasses.replace(
+        LARGE,
         architecture="qwen35",
         layers=64,
         width=5120,
         heads=24,
         kv_heads=4,
-        head_dim=256,
-        rope_dims=64,
         ff=17408,
         vocab=248320,
-        context=262144,
-        tied=False,
-        state_size=128,
-        key_heads=16,
         value_heads=48,
-    )
-    path = write_sparse_model(tmp_path / "m.gguf", shape, ("q4_k", "q6_k"))
+    ),
+    dataclasses.replace(
+        LARGE, architecture="qwen35moe", layers=40, vocab=248320, experts=256, experts_used=8
+    ),
+    dataclasses.replace(
+        LARGE, architecture="qwen3next", vocab=151936, experts=512, experts_used=10
+    ),
+)
+
+
+@pytest.mark.parametrize("shape", PUBLISHED, ids=lambda shape: shape.architecture)
+@pytest.mark.parametrize("spec", [0, 3])
+def test_a_large_model_is_planned_in_time(
+    engine_path: Path, shape: Shape, spec: int, tmp_path: Path
+) -> None:
+    """States are counted apart from keys and values, which a quarter of the layers has."""
+    path = write_sparse_model(tmp_path / "m.gguf", shape, ("q4_k", "q6_k"), {"_inp": "f32"})
     with Engine(engine_path) as engine:
         engine.expect(m.Hello)
-        engine.send(engine.offer(path, batch=4))
+        drafts = {"spec": spec} if spec else {"mtp": "off"}
+        engine.send(engine.offer(path, batch=4, **drafts))
         begin = time.monotonic()
         caps = engine.expect(m.Caps)
         assert time.monotonic() - begin < 2
     wanted = caps.configurations[0]
+    assert {caps.reasons[i].code for i in wanted.missing} <= {"mem.insufficient"}
+    assert wanted.plan.spec == spec
     parts = {part.name: part.bytes for part in wanted.memory}
-    state = 48 * 128 * 128 + 3 * 10240  # floats of a layer; 48 of 64 layers have one
-    assert parts["state"] == pytest.approx(wanted.plan.batch * 48 * state * 4, rel=1e-4)
-    assert parts["kv"] == wanted.plan.kv_tokens * 16 * 2 * 4 * 256 * 2
+    recurrent, values = shape.layers * 3 // 4, shape.value_heads * 128
+    channels = 2 * 16 * 128 + values
+    logged = 2 * spec * (16 * 128 + values + shape.value_heads)  # rows that may be taken back
+    state = values * 128 + (3 + spec) * channels + logged  # floats of a layer
+    batch = wanted.plan.batch
+    assert parts["state"] == pytest.approx(batch * recurrent * state * 4, rel=1e-3)
+    kv_layer = wanted.plan.kv_tokens * 2 * shape.kv_heads * 256 * 2
+    assert parts["kv"] == shape.layers // 4 * kv_layer
+    assert parts.get("drafter.kv", 0) == (kv_layer if spec else 0)
