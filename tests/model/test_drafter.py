@@ -13,7 +13,7 @@ import strata_engine_testing as engine
 
 from tests.model.loading import load, logits_of
 from tools.synth_model import Shape, write_drafter, write_model
-from tools.synth_shapes import RECURRENT, MetaValue
+from tools.synth_shapes import RECURRENT, STREAMS, MetaValue
 
 SHAPE = Shape(
     width=64, heads=4, kv_heads=2, head_dim=16, ff=128, draft_layers=1, attention_interval=2
@@ -176,7 +176,7 @@ def test_the_trained_head_of_smollm2_is_planned(smollm2_path: Path, tmp_path: Pa
     assert result["memory"]["drafter.weights.mapped"] == 0
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", *RECURRENT])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", *RECURRENT, STREAMS])
 def test_the_model_is_the_same_with_a_draft_layer(architecture: str, tmp_path: Path) -> None:
     shape = dataclasses.replace(SHAPE, architecture=architecture)
     with_layer = write_model(tmp_path / "a.gguf", shape, kind="q8_0")

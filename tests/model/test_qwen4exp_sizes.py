@@ -262,6 +262,21 @@ def test_chosen_tokens_match_the_reference(sizes: dict[str, int], isa: str, tmp_
     assert np.abs(dense[seen:] - whole[seen:]).max() > 1e-3
 
 
+def test_layers_that_choose_differently_are_refused(tmp_path: Path) -> None:
+    ratios = {"qwen4exp.attention.compress_ratios": [0, 4, 0, 8]}
+    shape = dataclasses.replace(SHAPE, **CHOOSING, attention_interval=2)
+    path = write_model(tmp_path / "m.gguf", shape, metadata=ratios)
+    with pytest.raises(engine.EngineError) as caught:
+        engine.model_facts(str(path))
+    assert (caught.value.kind, caught.value.code) == ("unsupported", "model.metadata")
+    assert "has 4 and 8; supported is one number beside 0" in str(caught.value)
+    # A layer of 0 attends to everything.
+    some = {"qwen4exp.attention.compress_ratios": [0, 0, 0, 4]}
+    path = write_model(tmp_path / "s.gguf", shape, metadata=some)
+    wanted = Qwen4ExpReference(path).logits(tokens_of(4))
+    assert_matches(logits_of(load(path), tokens_of(4)), wanted)
+
+
 def test_index_keys_are_counted(tmp_path: Path) -> None:
     shape = dataclasses.replace(SHAPE, **CHOOSING)
     chooses = load(write_model(tmp_path / "m.gguf", shape), kv_tokens=1024).memory

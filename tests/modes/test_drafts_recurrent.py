@@ -13,7 +13,7 @@ import pytest
 
 from tests.system.real_service import Service
 from tools.synth_model import Shape, write_drafter, write_model
-from tools.synth_shapes import RECURRENT
+from tools.synth_shapes import RECURRENT, STREAMS
 
 SHAPE = Shape(
     layers=4,
@@ -24,6 +24,7 @@ SHAPE = Shape(
     experts=6,
     shared_ff=64,
     draft_layers=1,
+    top_k=32,
 )
 CLIENTS = 8
 
@@ -63,7 +64,7 @@ def always_drafts(engine_path: Path, tmp_path: Path) -> Path:
     return engine
 
 
-@pytest.mark.parametrize("architecture", RECURRENT)
+@pytest.mark.parametrize("architecture", [*RECURRENT, STREAMS])
 @pytest.mark.parametrize("is_own_file", [False, True])
 async def test_texts_are_the_same_with_drafts(
     always_drafts: Path, architecture: str, is_own_file: bool, tmp_path: Path

@@ -6,9 +6,9 @@ import io
 
 from rich.console import Console
 from strata.engines.modes import ModeRow, ModeState
-from strata.observe.mode_lines import REASON_CHARACTERS, because
+from strata.observe.mode_lines import REASON_CHARACTERS, because, memory_lines
 from strata.observe.terminal import print_modes
-from strata_protocol.messages import Reason
+from strata_protocol.messages import MemoryPart, Reason
 
 
 def row(*texts: str, state: ModeState = ModeState.LIMITED, runs: str = "1") -> ModeRow:
@@ -51,3 +51,14 @@ def test_what_nobody_set_and_runs_as_it_would_is_folded_and_not_hidden() -> None
     lines = printed(plain, was_set, differs).splitlines()
     assert [line.split()[0] for line in lines] == ["mode", "threads", "mmap", "also:"]
     assert lines[-1] == "also: prefill 256"
+
+
+def test_what_stays_in_the_file_is_in_no_sum() -> None:
+    parts = [
+        MemoryPart("weights.packed", 3 << 30),
+        MemoryPart("weights.on_demand", 0, "", on_demand_bytes=28 << 30),
+    ]
+    (line,) = memory_lines(parts)
+    assert (
+        line == "memory: 3.0 GiB (weights.packed 3.0 GiB, weights.on_demand 28.0 GiB in the file)"
+    )

@@ -13,10 +13,10 @@ from strata_protocol import messages as m
 
 from tests.system.engine_driver import Engine, Output, submit
 from tools.synth_model import Shape, write_model
-from tools.synth_shapes import RECURRENT
+from tools.synth_shapes import RECURRENT, STREAMS
 
 DRAFTER = Path(__file__).resolve().parents[1] / "data" / "mtp" / "smollm2-135m-mtp-q8_0.gguf"
-SHAPE = Shape(layers=2, tied=False, draft_layers=1, context=1024, attention_interval=2)
+SHAPE = Shape(layers=2, tied=False, draft_layers=1, context=1024, attention_interval=2, top_k=48)
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Case:
     tokens: int
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3", *RECURRENT, "smollm2"])
+@pytest.fixture(scope="module", params=["llama", "qwen3", *RECURRENT, STREAMS, "smollm2"])
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     want: dict[str, object] = {"batch": 4, "spec": 3, "kv_tokens": 4096, "prefill": 24}
     if request.param == "smollm2":
