@@ -61,25 +61,51 @@ inline void complete_block(const IndexBlocksArgs& a, uint32_t row) {
     to_elements(key, to, dim);
 }
 
+// Adds to scores what kHeads heads give kBlocks neighbouring blocks. Tiles share loads; each dot is
+// the same chain in any of them.
+template <int kHeads, int kBlocks, class E>
+inline void score_tile(const float* q, const E* blocks, uint32_t dim, float* scores) {
+    V::T products[kBlocks][kHeads];
+    for (int block = 0; block < kBlocks; ++block) {
+        for (int head = 0; head < kHeads; ++head) products[block][head] = V::zero();
+    }
+    for (uint32_t i = 0; i < dim; i += V::kWidth) {
+        V::T keys[kBlocks];
+        for (int block = 0; block < kBlocks; ++block)
+            keys[block] = V::load(blocks + static_cast<uint32_t>(block) * dim + i);
+        for (int head = 0; head < kHeads; ++head) {
+            const V::T query = V::load(q + static_cast<uint32_t>(head) * dim + i);
+            for (int block = 0; block < kBlocks; ++block)
+                products[block][head] = V::fma(query, keys[block], products[block][head]);
+        }
+    }
+    for (int block = 0; block < kBlocks; ++block) {
+        for (int head = 0; head < kHeads; ++head) {
+            const float dot = V::sum(products[block][head]);
+            scores[block] += dot > 0 ? dot : 0.0f;
+        }
+    }
+}
+
+template <int kBlocks, class E>
+inline void score_heads(const IndexScoresArgs& a, const float* q, const E* blocks, float* scores) {
+    const uint32_t dim = a.index.head_dim;
+    for (int block = 0; block < kBlocks; ++block) scores[block] = 0;
+    uint32_t head = 0;
+    for (; head + 4 <= a.heads; head += 4)
+        score_tile<4, kBlocks>(q + head * dim, blocks, dim, scores);
+    for (; head < a.heads; ++head) score_tile<1, kBlocks>(q + head * dim, blocks, dim, scores);
+}
+
 template <class E>
 inline void score_page(
     const IndexScoresArgs& a, const float* q, const E* blocks, uint32_t count, float* scores) {
-    const uint32_t dim = a.index.head_dim;
-    for (uint32_t block = 0; block < count; ++block) {
-        V::T products[kIndexHeadsMax];
-        for (uint32_t head = 0; head < a.heads; ++head) products[head] = V::zero();
-        for (uint32_t i = 0; i < dim; i += V::kWidth) {
-            const V::T key = V::load(blocks + uint64_t{block} * dim + i);
-            for (uint32_t head = 0; head < a.heads; ++head)
-                products[head] = V::fma(V::load(q + head * dim + i), key, products[head]);
-        }
-        float score = 0;
-        for (uint32_t head = 0; head < a.heads; ++head) {
-            const float dot = V::sum(products[head]);
-            score += dot > 0 ? dot : 0.0f;
-        }
-        scores[block] = score;
-    }
+    constexpr uint32_t kTile = V::kWidth == 16 ? 4 : 2;  // as registers hold
+    uint32_t block = 0;
+    for (; block + kTile <= count; block += kTile)
+        score_heads<kTile>(a, q, blocks + uint64_t{block} * a.index.head_dim, scores + block);
+    for (; block < count; ++block)
+        score_heads<1>(a, q, blocks + uint64_t{block} * a.index.head_dim, scores + block);
 }
 
 template <class E>
