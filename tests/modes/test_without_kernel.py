@@ -57,7 +57,8 @@ def test_plan_names_mode_and_kernel(engine_path: Path, model: Path, hidden: str)
         json.loads(plan(engine_path, model, "--without-kernel", hidden).stdout)["modes"], name
     )
     assert (row["requested"], row["runs"]) == (requested, runs)
-    assert {reason["code"] for reason in row["because"]} == {"kernel.missing"}
+    expected = {"kernel.missing", "kernel.kv_type"} if name == "kv" else {"kernel.missing"}
+    assert {reason["code"] for reason in row["because"]} == expected
     assert any(hidden in reason["text"] for reason in row["because"])
 
 
