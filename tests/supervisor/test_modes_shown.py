@@ -212,3 +212,26 @@ async def test_what_is_cleared_by_hand_is_gone_from_status_at_once(tmp_path: Pat
         status = await s.status()
         assert status["quarantine"] == []
         assert batch_row(status["modes"])["runs"] == "1"  # type: ignore[arg-type]
+
+
+async def test_a_refusal_of_pages_is_shown_in_a_few_lines(tmp_path: Path) -> None:
+    """The beginning and how much is left out, also with --why; --json has all of it."""
+    reason = {"code": "kernel.missing", "text": " ".join(f"no kernel {i};" for i in range(400))}
+    process = await start(tmp_path, behaviours=[{"refuse": [reason]}])
+    run_dir = ("--run-dir", str(tmp_path / "run"))
+    try:
+        async with asyncio.timeout(60):
+            while (await command("status", *run_dir))[0] != 3:  # noqa: ASYNC110 (another process)
+                await asyncio.sleep(0.05)
+        _, shown = await command("status", *run_dir)
+        assert "REFUSED: no kernel 0; no kernel 1;" in shown
+        assert max(map(len, shown.splitlines())) < 800
+        assert " characters more)" in shown
+        _, why = await command("status", "--why", *run_dir)
+        assert max(map(len, why.splitlines())) <= 120
+        assert any(line.startswith("now: refused: no kernel 0;") for line in why.splitlines())
+        _, text = await command("status", "--json", *run_dir)
+        assert reason["text"] in json.loads(text)["reason"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        await process.communicate()

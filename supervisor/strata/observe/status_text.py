@@ -5,7 +5,7 @@ from __future__ import annotations
 from strata.observe.mode_lines import memory_lines, note_lines, shown_rows, table_lines
 from strata.observe.sighting import SeenProcess, Sighting, engine_text
 from strata.observe.status import LoadStatus, RestartStatus, Status
-from strata.observe.words import age, counted, duration
+from strata.observe.words import age, counted, duration, shortened
 
 BEACON_QUIET_S = 1.0  # an engine at work moves it at least every 250 ms
 YELLOW, PLAIN = "\x1b[33m", "\x1b[0m"
@@ -31,15 +31,18 @@ def sighting_lines(seen: Sighting, *, colour: bool = False) -> list[str]:
 
 
 HEADLINE_MAX = 240  # characters: three lines of a terminal
+REASON_MAX = 600  # of a reason that stands nowhere else; --json has all of it
 
 
 def headline(status: Status, rest: str) -> str:
-    """The reason, or, where it is too long for a line and the table says it anyway, its modes;
-    `rest` says where."""
+    """The reason, or, where it is too long for a line, its beginning; where the table says it
+    anyway, its modes. `rest` says where."""
     names = [row.name for row in status.modes if row.is_set and not row.is_as_asked]
-    if len(status.reason) <= HEADLINE_MAX or status.state != "degraded" or not names:
+    if len(status.reason) <= HEADLINE_MAX:
         return status.reason
-    return f"{', '.join(names)} not as asked ({rest})"
+    if status.state == "degraded" and names:
+        return f"{', '.join(names)} not as asked ({rest})"
+    return shortened(status.reason, REASON_MAX)
 
 
 def status_lines(status: Status, seen: Sighting | None, *, colour: bool = False) -> list[str]:

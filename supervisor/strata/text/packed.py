@@ -4,7 +4,7 @@ object each would take ten times the space."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 
@@ -22,6 +22,12 @@ class PackedBytes(Sequence[bytes]):
 
     def __len__(self) -> int:
         return len(self._ends)
+
+    def __iter__(self) -> Iterator[bytes]:
+        joined, begin = self._joined, 0
+        for end in self._ends:
+            yield joined[begin:end]
+            begin = end
 
     @overload
     def __getitem__(self, index: int) -> bytes: ...
@@ -45,6 +51,10 @@ class PackedTexts(Sequence[str]):
 
     def __len__(self) -> int:
         return len(self._bytes)
+
+    def __iter__(self) -> Iterator[str]:
+        for item in self._bytes:
+            yield item.decode("utf-8", "surrogatepass")
 
     @overload
     def __getitem__(self, index: int) -> str: ...
