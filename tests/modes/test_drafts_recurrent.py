@@ -1,5 +1,6 @@
 """Drafts of models with recurrent layers under the whole service: tokens are refused while others
-share the step, states are rolled back, and every text is the one that comes without drafts."""
+share the step, states are rolled back, engines are killed, and every text is the one that comes
+without drafts."""
 
 from __future__ import annotations
 
@@ -12,9 +13,11 @@ import aiohttp
 import pytest
 
 from tests.system.real_service import Service
+from tests.system.test_resume_real import TEXT, Killer, ask
 from tools.synth_model import Shape, write_drafter, write_model
 from tools.synth_shapes import RECURRENT, STREAMS
 
+ARCHITECTURES = (*RECURRENT, STREAMS)
 SHAPE = Shape(
     layers=4,
     tied=False,  # else a predictable model says one word only
@@ -27,6 +30,7 @@ SHAPE = Shape(
     top_k=32,
 )
 CLIENTS = 8
+DRAFTS = ("--spec", "3", "--batch-mtp", "on")
 
 
 async def complete(http: aiohttp.ClientSession, number: int) -> dict[str, Any]:
@@ -64,7 +68,7 @@ def always_drafts(engine_path: Path, tmp_path: Path) -> Path:
     return engine
 
 
-@pytest.mark.parametrize("architecture", [*RECURRENT, STREAMS])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("is_own_file", [False, True])
 async def test_texts_are_the_same_with_drafts(
     always_drafts: Path, architecture: str, is_own_file: bool, tmp_path: Path
@@ -77,11 +81,46 @@ async def test_texts_are_the_same_with_drafts(
         model = write_model(tmp_path / "m.gguf", alone, kind="q8_0", predictable=True)
         mtp = str(write_drafter(tmp_path / "d.gguf", shape, kind="q8_0", predictable=True))
     plain = await answers(always_drafts, model, tmp_path / "plain", "--mtp", "off")
-    drafts = ("--mtp", mtp, "--spec", "3", "--batch-mtp", "on")
-    drafted = await answers(always_drafts, model, tmp_path / "run", *drafts)
+    drafted = await answers(always_drafts, model, tmp_path / "run", "--mtp", mtp, *DRAFTS)
     texts = [[a["choices"][0]["text"] for a in served] for served in (plain, drafted)]
     assert texts[0] == texts[1]
     details = [a["usage"]["completion_tokens_details"] for a in drafted]
     assert sum(d["accepted_prediction_tokens"] for d in details) > CLIENTS
     assert sum(d["rejected_prediction_tokens"] for d in details) > CLIENTS
     assert not any("completion_tokens_details" in a["usage"] for a in plain)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+async def test_streams_survive_an_engine_that_drafted(
+    always_drafts: Path, architecture: str, tmp_path: Path
+) -> None:
+    """The next engine builds the states anew from all tokens, the last ones accepted drafts."""
+    shape = dataclasses.replace(SHAPE, architecture=architecture)
+    model = write_model(tmp_path / "m.gguf", shape, kind="q8_0", predictable=True)
+    asked = [
+        {"prompt": f"{n} and", "max_tokens": 500, "temperature": 0.8 * (n % 2), "seed": n}
+        | {"ignore_eos": True, "stream": True}
+        for n in range(4)
+    ]
+    service = Service(always_drafts, model, tmp_path / "run", "--batch", "4", *DRAFTS)
+    try:
+        service.wait_ready()
+        timeout = aiohttp.ClientTimeout(total=60)
+        async with aiohttp.ClientSession(timeout=timeout) as http:
+
+            async def all_of(after: list[int]) -> tuple[list[Any], list[str]]:
+                killer = Killer(service.url, http, after)
+                got = await asyncio.gather(*(ask(killer, TEXT, body) for body in asked))
+                for answer, _ in got:
+                    answer.pop("usage", None)  # what was drafted differs
+                return [answer for answer, _ in got], [c for _, cs in got for c in cs]
+
+            calm, comments = await all_of([])
+            for _ in range(5):  # an engine may be through before it is killed
+                stormy, comments = await all_of([8])
+                assert stormy == calm
+                if any("goes on" in comment for comment in comments):
+                    break
+    finally:
+        assert service.stop() == 0, "".join(service.lines)
+    assert any("goes on" in comment for comment in comments)
