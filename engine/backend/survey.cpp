@@ -54,7 +54,8 @@ constexpr Operands kOperands[] = {
     {OpKind::IndexAppend, false, false, true, 0},
     {OpKind::IndexBlocks, false, false, true, kFeatureRopeNeox | kFeatureRopeFactors},
     {OpKind::SelectTokens, false, false, true, 0},
-    {OpKind::NgramRows, true, false, false, 0},
+    {OpKind::NgramRows, false, false, false, 0},
+    {OpKind::FetchRows, true, false, false, 0},
     {OpKind::TableRows, true, false, false, 0},
 };
 static_assert(std::size(kOperands) == kOpKindCount, "every operation is surveyed");
@@ -67,10 +68,11 @@ void size_streams(OpRequest& r) {
     if (r.kind == OpKind::StreamMix) r.n = r.k / r.heads;
     if (r.kind == OpKind::StreamScores) r.n = r.heads;
     if (r.kind == OpKind::IndexAppend || r.kind == OpKind::IndexBlocks) r.k = r.n = r.head_dim;
+    if (r.kind == OpKind::NgramRows) r.n = r.heads;
     if (!reads_on_demand(r.kind)) return;
     r.heads = 2;
     r.head_dim = 256;
-    r.n = r.kind == OpKind::TableRows ? r.heads * r.head_dim : r.heads;
+    r.n = r.heads * r.head_dim;
 }
 
 OpRequest typical_request(OpKind kind) {

@@ -168,7 +168,7 @@ class Op {
     }
 
     void bind_arrays(const py::dict& arrays, uint32_t rows) {
-        const bool is_table = request_.kind == OpKind::TableRows;
+        const bool is_table = reads_on_demand(request_.kind);
         const uint64_t values = input_rows(rows) * (is_table ? request_.heads : request_.k);
         bind_routing(arrays, rows);
         const bool is_gather = request_.kind == OpKind::GatherRows;

@@ -1,7 +1,7 @@
-// Tables of which a step reads a few rows: NgramRows finds the rows (ngram.h has the hash) and asks
-// the system to read them, so that they are on their way while the layers before the table run;
-// TableRows decodes them. The table stays in the mapped file and is never read as a whole. Bytes
-// moved: a table row for each head of a token, and its values.
+// Tables of which a step reads a few rows: NgramRows finds the rows (ngram.h has the hash),
+// FetchRows asks the system for them, so that they are on their way while the layers before the
+// table run, TableRows decodes them. The table stays in the mapped file and is never read as a
+// whole. Bytes moved: a table row for each head of a token, and its values.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -29,20 +29,11 @@ Refused match_ngram(const OpRequest& r) {
         return one_of("taps", std::to_string(r.taps), "2 to " + std::to_string(kNgramTokensMax));
     if (const Refused refused = not_multiple("heads", r.heads, r.taps - 1)) return refused;
     if (r.n != r.heads) return one_of("n", std::to_string(r.n), "as many as heads");
-    return match_table(r);
+    return std::nullopt;
 }
 
 uint32_t items_runs(const OpCall& call) {
     return call.row.run_count;
-}
-
-// Starts reading the pages of a table's row; a hint, whose failure costs time only.
-void fetch_row(const WeightView& table, uint32_t row, uint64_t page) {
-    if (row >= table.n) return;
-    const uint64_t row_bytes = dtype_bytes(table.type, table.k);
-    const auto begin = reinterpret_cast<uintptr_t>(table.data + row * row_bytes);
-    const uintptr_t first = begin & ~(page - 1);
-    (void)madvise(reinterpret_cast<void*>(first), begin + row_bytes - first, MADV_WILLNEED);
 }
 
 // Token `back` rows before row `row` of the run, or `eos` before the sequence.
@@ -60,7 +51,6 @@ uint64_t token_before(const OpCall& call,
 void run_ngram(const OpCall& call, WorkRange range) {
     const OpRequest& r = *call.request;
     const NgramHash hash = ngram_view(call.ngram, r.taps, r.heads);
-    const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
     const uint32_t ring_rows = ngram_ring_rows(r);
     auto* const out = reinterpret_cast<uint32_t*>(call.out);
     for (uint32_t item = range.begin; item < range.end; ++item) {
@@ -76,10 +66,7 @@ void run_ngram(const OpCall& call, WorkRange range) {
                     is_cut ? hash.eos : token_before(call, run, ring, row, back, hash.eos);
                 is_cut = is_cut || context[back] == hash.eos;
             }
-            uint32_t* const rows = out + uint64_t{run.row + row} * r.heads;
-            hash.rows(context, rows);
-            for (uint32_t head = 0; head < r.heads; ++head)
-                fetch_row(call.weight, rows[head], page);
+            hash.rows(context, out + uint64_t{run.row + row} * r.heads);
         }
         const uint32_t kept = run.rows < ring_rows ? run.rows : ring_rows;
         for (uint32_t row = run.rows - kept; row < run.rows; ++row) {
@@ -93,7 +80,7 @@ uint64_t bytes_ngram(const OpRequest& r) {
     return uint64_t{r.rows} * (1 + r.heads) * 4 + 2 * r.sequences * op_state_floats(r) * 4;
 }
 
-// --- TableRows
+// --- FetchRows, TableRows
 
 Refused match_rows(const OpRequest& r) {
     if (const Refused refused = match_table(r)) return refused;
@@ -103,6 +90,24 @@ Refused match_rows(const OpRequest& r) {
 
 uint32_t items_heads(const OpCall& call) {
     return call.rows * call.request->heads;
+}
+
+// Starts reading the pages of each row; a hint, whose failure costs time only. An item of its own
+// for each row of the table: where they are not in memory, asking takes longer than all else.
+void run_fetch(const OpCall& call, WorkRange range) {
+    const WeightView& table = call.weight;
+    const uint64_t row_bytes = dtype_bytes(table.type, table.k);
+    const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    const auto* const rows = reinterpret_cast<const uint32_t*>(call.x);
+    for (uint64_t item = range.begin; item < range.end; ++item) {
+        const auto begin = reinterpret_cast<uintptr_t>(table.data + rows[item] * row_bytes);
+        const uintptr_t first = begin & ~(page - 1);
+        (void)madvise(reinterpret_cast<void*>(first), begin + row_bytes - first, MADV_WILLNEED);
+    }
+}
+
+uint64_t bytes_fetch(const OpRequest& r) {
+    return uint64_t{r.rows} * r.heads * dtype_bytes(r.weight, r.head_dim);
 }
 
 void run_rows(const OpCall& call, WorkRange range) {
@@ -128,7 +133,7 @@ OpRequest table_request(OpKind kind, DType weight, uint32_t rows, uint32_t heads
     request.heads = heads;
     request.head_dim = width;
     request.k = 521;
-    request.n = kind == OpKind::NgramRows ? heads : heads * width;
+    request.n = heads * width;
     return request;
 }
 
@@ -138,9 +143,11 @@ std::vector<OpRequest> test_ngram() {
         uint32_t rows, tokens, heads, undo;
     } shapes[] = {{1, 3, 16, 0}, {9, 3, 4, 0}, {12, 3, 4, 3}, {8, 2, 1, 0}, {11, 5, 8, 2}};
     for (const auto& shape : shapes) {
-        OpRequest request =
-            table_request(OpKind::NgramRows, DType::Q4_0, shape.rows, shape.heads, 32);
+        OpRequest request;
+        request.kind = OpKind::NgramRows;
+        request.rows = shape.rows;
         request.sequences = 3;
+        request.n = request.heads = shape.heads;
         request.taps = shape.tokens;
         request.undo = shape.undo;
         requests.push_back(request);
@@ -148,14 +155,14 @@ std::vector<OpRequest> test_ngram() {
     return requests;
 }
 
+template <OpKind kKind>
 std::vector<OpRequest> test_rows() {
     std::vector<OpRequest> requests;
     for (const DType type :
          {DType::F32, DType::F16, DType::BF16, DType::Q4_0, DType::Q8_0, DType::Q5_K}) {
         const uint32_t block = dtype_info(type).block_elements;
-        requests.push_back(table_request(OpKind::TableRows, type, 3, 4, block == 1 ? 7 : block));
-        requests.push_back(
-            table_request(OpKind::TableRows, type, 1, 3, block == 1 ? 160 : 3 * block));
+        requests.push_back(table_request(kKind, type, 3, 4, block == 1 ? 7 : block));
+        requests.push_back(table_request(kKind, type, 1, 3, block == 1 ? 160 : 3 * block));
     }
     return requests;
 }
@@ -174,6 +181,17 @@ void append_tables(std::vector<KernelEntry>& table) {
     ngram.test_requests = test_ngram;
     table.push_back(ngram);
 
+    KernelEntry fetch;
+    fetch.id = "fetch_rows.madvise.any.portable";
+    fetch.kind = OpKind::FetchRows;
+    fetch.isa = isa_name(Isa::Portable);
+    fetch.match = match_rows;
+    fetch.items = items_heads;
+    fetch.run = run_fetch;
+    fetch.bytes_moved = bytes_fetch;
+    fetch.test_requests = test_rows<OpKind::FetchRows>;
+    table.push_back(fetch);
+
     KernelEntry rows;
     rows.id = "table_rows.decode_row.any.portable";
     rows.kind = OpKind::TableRows;
@@ -183,7 +201,7 @@ void append_tables(std::vector<KernelEntry>& table) {
     rows.run = run_rows;
     rows.bytes_moved = bytes_rows;
     rows.tolerance = {.abs = 0, .rel = 1e-6, .nmse = 1e-13};
-    rows.test_requests = test_rows;
+    rows.test_requests = test_rows<OpKind::TableRows>;
     table.push_back(rows);
 }
 

@@ -54,7 +54,8 @@ enum class NodeKind : uint8_t {
     StreamScale,   // stream s = `y`_s * `x`
     IndexKeys,     // appends raw index keys `x`, and block keys normed by `vector`, to the cache
     SelectTokens,  // what rows with index queries `x` attend to, `out` are masks
-    NgramRows,     // token ids -> rows of `weight` that stand for the n-grams that end there
+    NgramRows,     // token ids -> rows of `weight` that stand for the n-grams that end there, which
+                   // are asked for
     TableRows,     // rows `x` of `weight`, side by side
 };
 

@@ -71,6 +71,7 @@ class Lowering {
     void lower_select_tokens(const Node& node);
     void fill_index(OpRequest& request) const;
     void lower_ngram_rows(const Node& node);
+    PlannedOp& fill_table(PlannedOp& op, const Node& node) const;
     void lower_table_rows(const Node& node);
 
     const LoweringSource& source_;

@@ -60,22 +60,28 @@ void Lowering::lower_select_tokens(const Node& node) {
 }
 
 void Lowering::lower_ngram_rows(const Node& node) {
-    PlannedOp& op = add_op(OpKind::NgramRows, node, node.out);
+    PlannedOp& find = add_op(OpKind::NgramRows, node, node.out);
+    find.weight = {};
+    find.request.weight = DType::None;
+    find.request.tensor.clear();
+    find.request.n = find.request.heads = node.heads;
+    find.request.taps = hp_.table.tokens;
+    find.request.undo = source_.undo;
+    find.out = node.out;
+    add_state(find);
+    fill_table(add_op(OpKind::FetchRows, node, node.out), node).x = node.out;
+}
+
+PlannedOp& Lowering::fill_table(PlannedOp& op, const Node& node) const {
     op.request.k = node.weight.rows;
-    op.request.n = op.request.heads = node.heads;
+    op.request.n = node.heads * hp_.table.width;
+    op.request.heads = node.heads;
     op.request.head_dim = hp_.table.width;
-    op.request.taps = hp_.table.tokens;
-    op.request.undo = source_.undo;
-    op.out = node.out;
-    add_state(op);
+    return op;
 }
 
 void Lowering::lower_table_rows(const Node& node) {
-    PlannedOp& op = add_op(OpKind::TableRows, node, node.x);
-    op.request.k = node.weight.rows;
-    op.request.n = graph_.values[node.out].width;
-    op.request.heads = node.heads;
-    op.request.head_dim = hp_.table.width;
+    PlannedOp& op = fill_table(add_op(OpKind::TableRows, node, node.x), node);
     op.x = node.x;
     op.out = node.out;
 }

@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, kOpKindCount> kNames = {
     "silu",          "stream_mix",    "stream_add",
     "stream_scores", "stream_scale",  "index_append",
     "index_blocks",  "select_tokens", "ngram_rows",
-    "table_rows",
+    "fetch_rows",    "table_rows",
 };
 
 void append_count(std::string& line, std::string_view name, uint32_t value) {
@@ -69,7 +69,7 @@ std::string_view feature_name(uint32_t bit) {
 }
 
 bool reads_on_demand(OpKind kind) {
-    return kind == OpKind::NgramRows || kind == OpKind::TableRows;
+    return kind == OpKind::FetchRows || kind == OpKind::TableRows;
 }
 
 std::string describe(const OpRequest& request) {

@@ -51,10 +51,11 @@ enum class OpKind : uint8_t {
     SelectTokens,  // queries [R, heads * head_dim] -> masks, words [R, mask_words]: the blocks_used
                    // blocks of largest sum of max(0, query . block key), and the last tokens
     // Tables addressed by n-grams of token ids (ngram.h), of which a step reads a few rows.
-    NgramRows,  // token ids -> `heads` table rows, words [R, heads]; asks for them from the file
+    NgramRows,  // token ids -> `heads` table rows, words [R, heads]
+    FetchRows,  // asks the system for rows x [R, heads] of a table, without waiting for them
     TableRows,  // rows x [R, heads] of a table [k, head_dim], decoded side by side: [R, n]
 };
-inline constexpr int kOpKindCount = 34;
+inline constexpr int kOpKindCount = 35;
 
 std::string_view op_name(OpKind kind);  // "matmul", "rms_norm", "kv_append", ...
 

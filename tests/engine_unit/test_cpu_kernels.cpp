@@ -236,9 +236,11 @@ TEST(kernels_of_instruction_sets_agree_with_portable_ones) {
     uint32_t compared = 0;
     for (const KernelEntry& entry : cpu_kernels(features)) {
         for (const OpRequest& request : entry.test_requests()) {
-            // They read a routing or rows of a table; tests/ops holds them against float64, on each
+            // They read a routing, a hash or a table; tests/ops holds them against float64, on each
             // instruction set.
-            if (request.experts > 0 || reads_on_demand(request.kind)) continue;
+            if (request.experts > 0 || reads_on_demand(request.kind) ||
+                request.kind == OpKind::NgramRows)
+                continue;
             const KernelEntry* reference = portable_for(portable, request);
             CHECK(reference, entry.id, describe(request));
             World got = make_world(request);

@@ -34,21 +34,19 @@ class Session:
         count = len(tokens)
         request: dict[str, Any] = {
             "kind": "ngram_rows",
-            "weight": "q4_0",
+            "weight": "none",
             "act": "f32",
             "kv": "none",
             "rows": count,
             "n": HEADS,
             "heads": HEADS,
-            "head_dim": 32,
-            "k": 1,
             "taps": LENGTH,
             "undo": UNDO,
             "features": [],
         }
         out = np.zeros((count, HEADS), np.float32)
         run = np.array([[0, 0, count, position, 0, count, 0, 1]], np.uint32)
-        op = KERNELS.op("ngram_rows.hash.any.portable", request, bytes(18))
+        op = KERNELS.op("ngram_rows.hash.any.portable", request)
         op.run(
             {
                 "tokens": np.array(tokens, np.int32),
