@@ -68,17 +68,20 @@ def test_a_full_size_model_is_planned_by_part(engine_path: Path, flash_next: Pat
     assert wanted.plan.max_context == FLASH_NEXT.context
 
 
-@pytest.mark.parametrize("mmap", [True, False])
-def test_the_table_is_not_read(engine_path: Path, tmp_path: Path, mmap: bool) -> None:
+@pytest.mark.parametrize("options", [{}, {"mmap": False}, {"mlock": True}], ids=str)
+def test_the_table_is_not_read(
+    engine_path: Path, tmp_path: Path, options: dict[str, object]
+) -> None:
     path = written(tmp_path / "m.gguf", shape=SMALL, kinds=("f32",))
     assert path.stat().st_size > 10e9
     ids = np.random.default_rng(1).integers(0, SMALL.vocab, size=300).tolist()
     with Engine(engine_path) as engine:
-        ready = engine.boot(path, batch=2, mmap=mmap, max_context=512)
+        ready = engine.boot(path, batch=2, max_context=512, **options)
         parts = {part.name: part for part in ready.memory}
         assert parts["weights.on_demand"].on_demand_bytes > 10e9
         assert sum(part.bytes for part in ready.memory) < 1e9
         mapped = mapped_bytes(engine)
+        assert mapped < 1e9
         engine.send(submit(1, ids, max_tokens=20, ignore_eos=True))
         assert engine.done(1).reason == "length"
         # A page for each row that a token names, and what the kernel maps around them.
