@@ -1,6 +1,8 @@
 // Matmul [R, k] x weight [n, k] -> [R, n], in two families:
 //   matmul.rows16.*_x_i8   packed block formats times int8 activations (matmul_i8_body.h)
 //   matmul.rowdot.*_x_f32  any type in the file's layout times f32 activations (matmul_f32_body.h)
+#include <algorithm>
+
 #include "engine/cpu/entries.h"
 #include "engine/cpu/rows16.h"
 
@@ -41,8 +43,20 @@ uint64_t bytes_i8(const OpRequest& r) {
     return weight + uint64_t{r.rows} * (r.k + r.k / 32 * 8ull + r.n * 4ull);
 }
 
-uint32_t items_f32(const OpCall& call) {
+uint32_t output_blocks(const OpCall& call) {
     return (call.weight.n + kRowDotOutputs - 1) / kRowDotOutputs;
+}
+
+// Matrices of a few outputs would leave threads without work: their rows are split as well.
+constexpr uint32_t kFewBlocks = 16;
+constexpr uint32_t kPartRows = 32;
+
+uint32_t row_parts(const OpCall& call) {
+    return output_blocks(call) < kFewBlocks ? (call.rows + kPartRows - 1) / kPartRows : 1;
+}
+
+uint32_t items_f32(const OpCall& call) {
+    return output_blocks(call) * row_parts(call);
 }
 
 template <Isa kIsa>
@@ -51,14 +65,21 @@ void run_f32(const OpCall& call, WorkRange range) {
     args.weight = reinterpret_cast<const uint8_t*>(call.weight.data);
     args.row_bytes = dtype_bytes(call.weight.type, call.weight.k);
     args.ggml_type = static_cast<int>(call.weight.type);
-    args.x = call.x;
     args.bias = call.vector;
-    args.out = call.out;
-    args.rows = call.rows;
     args.n = call.weight.n;
     args.k = call.weight.k;
     args.scratch = reinterpret_cast<float*>(call.scratch);
-    isa_ops<kIsa>().matmul_f32(args, range.begin, range.end);
+    const uint32_t blocks = output_blocks(call);
+    const uint32_t part_rows = row_parts(call) == 1 ? call.rows : kPartRows;
+    for (uint32_t item = range.begin; item < range.end;) {
+        const uint32_t first = item / blocks * part_rows;
+        const uint32_t end = std::min(range.end, (item / blocks + 1) * blocks);
+        args.x = call.x + uint64_t{first} * args.k;
+        args.out = call.out + uint64_t{first} * args.n;
+        args.rows = std::min(part_rows, call.rows - first);
+        isa_ops<kIsa>().matmul_f32(args, item % blocks, end - item / blocks * blocks);
+        item = end;
+    }
 }
 
 uint64_t scratch_f32(const OpRequest& r) {
@@ -80,7 +101,8 @@ std::vector<OpRequest> test_shapes() {
         bool bias;
     } shapes[] = {{1, 16, unit == 1 ? 33 : unit, false},
                   {3, 37, unit == 1 ? 100 : 3 * unit, true},
-                  {19, 64, unit == 1 ? 259 : (unit == 32 ? 18 * unit : 2 * unit), false}};
+                  {19, 64, unit == 1 ? 259 : (unit == 32 ? 18 * unit : 2 * unit), false},
+                  {70, 5, unit == 1 ? 40 : unit, true}};
     std::vector<OpRequest> requests;
     for (const auto& shape : shapes) {
         OpRequest request;
