@@ -142,10 +142,8 @@ std::vector<LockRange> CpuRuntime::lock_ranges() const {
     const TensorFiles files = this->files();
     for (uint32_t index = 0; index < kFileCount && memory_.mapped_page_bytes > 0; ++index) {
         for (const FilePages& pages : mapped_file_pages(files, weights_.plan(), index)) {
-            const gguf::TensorInfo& any = files.file(index).tensors().front();
-            const std::byte* const first = files.file(index).tensor_bytes(any).data();
-            ranges.push_back(
-                {const_cast<std::byte*>(first) - any.offset + pages.offset, pages.bytes});
+            const std::byte* const first = files.file(index).part_bytes(pages.part).data();
+            ranges.push_back({const_cast<std::byte*>(first) + pages.offset, pages.bytes});
         }
     }
     add(copies_.buffer());

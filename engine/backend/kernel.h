@@ -100,8 +100,9 @@ struct OpCall {
     uint32_t* routing = nullptr;      // of operations of experts (engine/plan/routing.h)
     uint32_t* masks = nullptr;        // Attention, SelectTokens (engine/plan/index_layout.h)
     const uint64_t* ngram = nullptr;  // NgramRows: constants (engine/plan/ngram.h)
-    const float* rope = nullptr;      // Rope: [rope_dims / 2] inverse frequencies, f32
-    float eps = 0;                    // RmsNorm
+    // Rope: [rope_dims / 2] inverse frequencies, then the magnitude of kFeatureRopeMagnitude, f32.
+    const float* rope = nullptr;
+    float eps = 0;    // RmsNorm
     float scale = 0;  // Attention: 1 / sqrt(head_dim) unless the model says otherwise
                       // Route: what weights are multiplied by
     RowView row;

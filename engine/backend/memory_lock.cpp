@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "engine/backend/host.h"
 #include "engine/backend/page_buffer.h"
@@ -55,15 +56,16 @@ std::vector<FilePages> mapped_file_pages(const TensorFiles& files,
         if (!weights.is_mapped[file][i]) continue;
         const gguf::TensorInfo& tensor = files.file(file).tensors()[i];
         const uint64_t first = tensor.offset & ~(page - 1);
-        out.push_back({first, align_up(tensor.offset + tensor.bytes, page) - first});
+        out.push_back({tensor.part, first, align_up(tensor.offset + tensor.bytes, page) - first});
     }
     std::sort(out.begin(), out.end(), [](const FilePages& a, const FilePages& b) {
-        return a.offset < b.offset;
+        return std::pair(a.part, a.offset) < std::pair(b.part, b.offset);
     });
     size_t kept = 0;
     for (const FilePages& next : out) {
         FilePages* const last = kept == 0 ? nullptr : &out[kept - 1];
-        if (last != nullptr && next.offset <= last->offset + last->bytes) {
+        if (last != nullptr && next.part == last->part &&
+            next.offset <= last->offset + last->bytes) {
             last->bytes = std::max(last->bytes, next.offset + next.bytes - last->offset);
         } else {
             out[kept++] = next;

@@ -19,9 +19,10 @@ struct LockRange {
 };
 
 // Whole pages of one mapped file that hold tensors read in place; pages that two tensors share
-// come once. Offsets are from the start of the file, which is mapped at a page. `file` is an index
-// of TensorFiles; none where it is not there.
+// come once. Offsets are from the start of the part (gguf::File::part_bytes), which is mapped at a
+// page. `file` is an index of TensorFiles; none where it is not there.
 struct FilePages {
+    uint32_t part = 0;
     uint64_t offset = 0;
     uint64_t bytes = 0;
 };

@@ -28,7 +28,7 @@ uint64_t scratch_thread_bytes(const StepPlan& step, const Resolution& resolution
 }
 
 uint64_t vector_bytes(uint64_t elements, const Hparams& hparams) {
-    return (elements + hparams.rope_dims / 2) * sizeof(float);
+    return (elements + rope_table_elements(hparams)) * sizeof(float);
 }
 
 DraftMemory plan_draft_memory(const Drafter& drafter,

@@ -27,7 +27,11 @@ constexpr Operands kOperands[] = {
     {OpKind::RmsNormQuantize, false, false, false, kFeatureGrouped | kFeatureGroupGain, true},
     {OpKind::Quantize, false, false, false, 0},
     {OpKind::Matmul, true, true, false, kFeatureBias},
-    {OpKind::Rope, false, false, false, kFeatureRopeNeox | kFeatureRopeFactors},
+    {OpKind::Rope,
+     false,
+     false,
+     false,
+     kFeatureRopeNeox | kFeatureRopeFactors | kFeatureRopeMagnitude},
     {OpKind::KvAppend, false, false, true, 0},
     {OpKind::Attention, false, false, true, kFeatureSelected},
     {OpKind::SwiGlu, false, false, false, 0},
@@ -57,6 +61,7 @@ constexpr Operands kOperands[] = {
     {OpKind::NgramRows, false, false, false, 0},
     {OpKind::FetchRows, true, false, false, 0},
     {OpKind::TableRows, true, false, false, 0},
+    {OpKind::Scale, false, false, false, 0},
 };
 static_assert(std::size(kOperands) == kOpKindCount, "every operation is surveyed");
 

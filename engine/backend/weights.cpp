@@ -57,8 +57,8 @@ Weights::Weights(const Model& model,
     : files_(drafter ? drafter->files() : model.files()),
       plan_(std::move(plan)),
       packed_(plan_.packed_bytes, "packed weights"),
-      vectors_((plan_.vector_elements + model.hparams().rope_dims / 2 +
-                (drafter ? drafter->hparams().rope_dims / 2 : 0)) *
+      vectors_((plan_.vector_elements + rope_table_elements(model.hparams()) +
+                (drafter ? rope_table_elements(drafter->hparams()) : 0)) *
                    sizeof(float),
                "norms and biases") {
     packed_.advise_large_pages();
@@ -125,8 +125,9 @@ float* Weights::load_rope(const Hparams& hparams, const TensorSlice& factors, fl
             frequencies[i] /= static_cast<double>(divisors[i]);
         }
     }
-    return std::transform(frequencies.begin(), frequencies.end(), to, [](double frequency) {
-        return static_cast<float>(frequency);
+    frequencies.push_back(hparams.rope_scaling.magnitude);
+    return std::transform(frequencies.begin(), frequencies.end(), to, [](double value) {
+        return static_cast<float>(value);
     });
 }
 

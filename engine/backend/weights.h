@@ -36,7 +36,7 @@ class Weights {
     // Vector `index` of the plan; null for kNoTensor.
     const float* vector(uint32_t index) const;
     std::array<const PageBuffer*, 2> buffers() const { return {&packed_, &vectors_}; }
-    const float* rope() const { return rope_; }              // [rope_dims / 2] inverse frequencies
+    const float* rope() const { return rope_; }  // [rope_dims / 2 + 1]: frequencies, magnitude
     const float* draft_rope() const { return draft_rope_; }  // of the drafter, or null
     const WeightPlan& plan() const { return plan_; }
 

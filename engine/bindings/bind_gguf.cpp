@@ -19,6 +19,7 @@ namespace py = pybind11;
 namespace {
 
 using strata::gguf::File;
+using strata::gguf::FileBytes;
 using strata::gguf::TensorInfo;
 
 std::span<const std::byte> as_bytes(const py::bytes& bytes) {
@@ -29,14 +30,21 @@ std::span<const std::byte> as_bytes(const py::bytes& bytes) {
 // A file and, when it was parsed from bytes, what keeps them alive.
 class GgufFile {
   public:
-    explicit GgufFile(const std::string& path) : file_(File::open(path)) {}
-    GgufFile(py::bytes bytes, const std::string& path)
-        : bytes_(std::move(bytes)), file_(File::parse(as_bytes(*bytes_), path)) {}
+    GgufFile(const std::string& path, const std::string& companion)
+        : file_(File::open_with(path, companion)) {}
+    GgufFile(std::vector<std::pair<py::bytes, std::string>> parts)
+        : bytes_(std::move(parts)), file_(File::parse(files(bytes_))) {}
 
     const File& file() const { return file_; }
 
   private:
-    std::optional<py::bytes> bytes_;
+    static std::vector<FileBytes> files(const std::vector<std::pair<py::bytes, std::string>>& in) {
+        std::vector<FileBytes> out;
+        for (const auto& [bytes, path] : in) out.push_back({as_bytes(bytes), path});
+        return out;
+    }
+
+    std::vector<std::pair<py::bytes, std::string>> bytes_;
     File file_;
 };
 
@@ -49,6 +57,7 @@ py::dict tensor_dict(const TensorInfo& tensor) {
                       : py::object(py::str(std::string(strata::dtype_name(tensor.type))));
     out["shape"] =
         std::vector<uint64_t>(tensor.shape.begin(), tensor.shape.begin() + tensor.dimensions);
+    out["part"] = tensor.part;
     out["offset"] = tensor.offset;
     out["bytes"] = tensor.bytes;
     return out;
@@ -57,6 +66,13 @@ py::dict tensor_dict(const TensorInfo& tensor) {
 py::list tensors(const GgufFile& self) {
     py::list out;
     for (const TensorInfo& tensor : self.file().tensors()) out.append(tensor_dict(tensor));
+    return out;
+}
+
+std::vector<std::string> part_paths(const GgufFile& self) {
+    std::vector<std::string> out;
+    for (uint32_t part = 0; part < self.file().parts(); ++part)
+        out.push_back(self.file().part_path(part));
     return out;
 }
 
@@ -83,14 +99,24 @@ void bind_gguf(py::module_& m) {
     using Self = const GgufFile&;
     using Key = const std::string&;
     py::class_<GgufFile>(m, "GgufFile")
-        .def(py::init<const std::string&>(), arg("path"))
+        .def(py::init<const std::string&, const std::string&>(), arg("path"), arg("companion") = "")
         .def_static(
             "parse",
             [](py::bytes bytes, const std::string& path) {
-                return std::make_unique<GgufFile>(std::move(bytes), path);
+                std::vector<std::pair<py::bytes, std::string>> parts;
+                parts.emplace_back(std::move(bytes), path);
+                return std::make_unique<GgufFile>(std::move(parts));
             },
             arg("bytes"),
             arg("path") = "bytes")
+        .def_static(
+            "parse_parts",
+            [](std::vector<std::pair<py::bytes, std::string>> parts) {
+                return std::make_unique<GgufFile>(std::move(parts));
+            },
+            arg("parts"),
+            "All parts of a split model in order, as (bytes, path); at least one.")
+        .def_property_readonly("parts", &part_paths)
         .def_property_readonly("file_bytes", [](Self self) { return self.file().file_bytes(); })
         .def_property_readonly("tensors", &tensors)
         .def("tensor_bytes", &tensor_bytes, arg("name"), "Bytes of a tensor, None when absent.")

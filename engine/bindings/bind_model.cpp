@@ -34,8 +34,9 @@ class LoadedModel {
     LoadedModel(const std::string& path,
                 const strata::ModePlan& plan,
                 const std::string& isa,
-                const std::vector<std::string>& without_kernels)
-        : model_(strata::Model::open(path)),
+                const std::vector<std::string>& without_kernels,
+                const std::string& ple)
+        : model_(strata::Model::open(path, ple)),
           registry_(make_registry(isa, without_kernels)),
           plan_(validated(model_, plan)),
           pool_(plan.threads),
@@ -271,12 +272,14 @@ void bind_model(py::module_& m) {
         .def(py::init<const std::string&,
                       const strata::ModePlan&,
                       const std::string&,
-                      const std::vector<std::string>&>(),
+                      const std::vector<std::string>&,
+                      const std::string&>(),
              arg("path"),
              arg("plan"),
              py::kw_only(),
              arg("isa") = "auto",
-             arg("without_kernels") = std::vector<std::string>())
+             arg("without_kernels") = std::vector<std::string>(),
+             arg("ple") = "")
         .def("logits",
              &LoadedModel::logits,
              arg("tokens"),

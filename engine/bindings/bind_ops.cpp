@@ -180,7 +180,8 @@ class Op {
         call_.ngram =
             array_of<uint64_t>(arrays, "ngram", ngram_words(request_.taps, request_.heads));
         bind_states(arrays);
-        call_.rope = array_of<float>(arrays, "rope", request_.rope_dims / 2);
+        const uint32_t magnitudes = request_.kind == OpKind::Rope ? 1 : 0;
+        call_.rope = array_of<float>(arrays, "rope", request_.rope_dims / 2 + magnitudes);
         call_.quant.values = array_of<int8_t>(arrays, "values", values);
         call_.quant.scales = array_of<float>(arrays, "scales", values / 32);
         call_.quant.sums = array_of<int32_t>(arrays, "sums", values / 32);

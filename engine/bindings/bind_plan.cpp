@@ -174,8 +174,8 @@ py::list plan_ops(const std::string& path,
     return ops_list(resolved.step, resolved.resolution);
 }
 
-py::dict model_facts(const std::string& path) {
-    const strata::ModelFacts facts = strata::Model::open(path).facts();
+py::dict model_facts(const std::string& path, const std::string& ple) {
+    const strata::ModelFacts facts = strata::Model::open(path, ple).facts();
     py::dict out;
     out["architecture"] = facts.architecture;
     out["name"] = facts.name;
@@ -187,6 +187,13 @@ py::dict model_facts(const std::string& path) {
     out["types"] = facts.types;
     out["sha256_head"] = facts.sha256_head;
     return out;
+}
+
+// (frequencies, magnitude) of a model's rope before the file's factors.
+py::tuple rope_table(const std::string& path) {
+    const strata::Model model = strata::Model::open(path);
+    return py::make_tuple(strata::rope_frequencies(model.hparams()),
+                          model.hparams().rope_scaling.magnitude);
 }
 
 py::dict host_facts() {
@@ -294,7 +301,8 @@ void bind_plan(py::module_& m) {
           arg("isa") = "auto",
           arg("without_kernels") = std::vector<std::string>(),
           "Requests of a plan in order, each with the id of its kernel or None.");
-    m.def("model_facts", &model_facts, arg("path"));
+    m.def("rope_table", &rope_table, arg("path"));
+    m.def("model_facts", &model_facts, arg("path"), arg("ple") = "");
     m.def("host_facts", &host_facts);
     m.attr("PAGE_TOKENS") = strata::kPageTokens;
     m.attr("DEVICE_NAME") = kDeviceName;

@@ -21,8 +21,9 @@ void append_gather_rows(std::vector<KernelEntry>& table);
 void append_concat(std::vector<KernelEntry>& table);
 void append_slice(std::vector<KernelEntry>& table);
 void append_delta_gates(std::vector<KernelEntry>& table);
-void append_routing(std::vector<KernelEntry>& table);        // Route, GroupExperts
-void append_expert_sum(std::vector<KernelEntry>& table);     // and GatedAdd
+void append_routing(std::vector<KernelEntry>& table);     // Route, GroupExperts
+void append_expert_sum(std::vector<KernelEntry>& table);  // and GatedAdd
+void append_scale(std::vector<KernelEntry>& table);
 void append_norm(Isa isa, std::vector<KernelEntry>& table);  // and the fused RmsNormQuantize
 void append_quantize(Isa isa, std::vector<KernelEntry>& table);
 void append_matmul_i8(Isa isa, std::vector<KernelEntry>& table);

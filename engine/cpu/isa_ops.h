@@ -84,6 +84,7 @@ struct RopeArgs {
     const float* frequencies;   // [rope_dims / 2]
     uint32_t heads, head_dim, rope_dims;
     bool is_neox;
+    float magnitude;  // that rotated elements are multiplied by
 };
 
 struct KvArgs {

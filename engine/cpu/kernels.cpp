@@ -49,6 +49,7 @@ std::vector<KernelEntry> make_table(const CpuFeatures& features, bool is_for_rep
     cpu::append_expert_sum(table);
     cpu::append_stream_spread(table);
     cpu::append_tables(table);
+    cpu::append_scale(table);
     return table;
 }
 

@@ -1,7 +1,8 @@
 // Rope: rotates the first rope_dims of each head of x [R, heads * head_dim] in place by
 // position * frequency; pairs (2i, 2i+1), or (i, i + rope_dims/2) with kFeatureRopeNeox. With
 // kFeatureRopeFactors the caller has divided the frequencies by the file's factors; the kernel sees
-// frequencies only. Bytes moved: each row once in, once out.
+// frequencies only. With kFeatureRopeMagnitude rotated elements are multiplied by the constant
+// behind the frequencies. Bytes moved: each row once in, once out.
 #include "engine/cpu/entries.h"
 
 namespace strata::cpu {
@@ -26,6 +27,8 @@ void run(const OpCall& call, WorkRange range) {
     args.head_dim = call.request->head_dim;
     args.rope_dims = call.request->rope_dims;
     args.is_neox = (call.request->features & kFeatureRopeNeox) != 0;
+    const bool has_magnitude = (call.request->features & kFeatureRopeMagnitude) != 0;
+    args.magnitude = has_magnitude ? call.rope[args.rope_dims / 2] : 1.0f;
     isa_ops<kIsa>().rope(args, range.begin, range.end);
 }
 
@@ -35,9 +38,12 @@ uint64_t bytes_moved(const OpRequest& r) {
 
 std::vector<OpRequest> test_requests() {
     std::vector<OpRequest> requests;
+    constexpr uint32_t kNeox = kFeatureRopeNeox;
     for (const uint32_t features : {uint32_t{0},
-                                    uint32_t{kFeatureRopeNeox},
-                                    uint32_t{kFeatureRopeNeox} | uint32_t{kFeatureRopeFactors}}) {
+                                    kNeox,
+                                    kNeox | kFeatureRopeFactors,
+                                    uint32_t{kFeatureRopeMagnitude},
+                                    kNeox | kFeatureRopeMagnitude}) {
         for (const uint32_t rope_dims : {64u, 24u}) {
             OpRequest request;
             request.kind = OpKind::Rope;
@@ -60,7 +66,7 @@ void append_rope(Isa isa, std::vector<KernelEntry>& table) {
         KernelEntry entry;
         entry.id = "rope.f64_angle.f32." + std::string(isa_name(isa));
         entry.kind = OpKind::Rope;
-        entry.features = kFeatureRopeNeox | kFeatureRopeFactors;
+        entry.features = kFeatureRopeNeox | kFeatureRopeFactors | kFeatureRopeMagnitude;
         entry.isa = isa_name(isa);
         entry.match = match;
         entry.items = items_rows;

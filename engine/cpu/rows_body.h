@@ -146,6 +146,10 @@ void rope(const RopeArgs& a, uint32_t begin, uint32_t end) {
     const uint32_t pairs = a.rope_dims / 2;
     for (uint32_t row = begin; row < end; ++row) {
         rope_angles(a.positions[row], a.frequencies, pairs, cosines, sines);
+        for (uint32_t i = 0; i < pairs; ++i) {  // by 1, which changes no bit, in most models
+            cosines[i] *= a.magnitude;
+            sines[i] *= a.magnitude;
+        }
         float* x = a.x + uint64_t{row} * a.heads * a.head_dim;
         for (uint32_t head = 0; head < a.heads; ++head)
             rotate_head(x + uint64_t{head} * a.head_dim, pairs, a.is_neox, cosines, sines);

@@ -1,4 +1,5 @@
-// Opening, and reading of single metadata values; header.cpp has checked every extent before.
+// Opening, joining of parts, and reading of single metadata values; header.cpp has checked every
+// extent before.
 #include "engine/gguf/file.h"
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "engine/base/printable.h"
 #include "engine/base/sha256.h"
 #include "engine/gguf/header.h"
+#include "engine/gguf/split.h"
 
 namespace strata::gguf {
 namespace {
@@ -71,10 +73,13 @@ std::string signed_text(ValueType type, const std::byte* data) {
 }  // namespace
 
 struct File::Impl {
-    MappedFile mapped;  // empty when the caller keeps the bytes
-    std::span<const std::byte> bytes;
-    std::string path;
-    Header header;
+    struct Part {
+        MappedFile mapped;  // empty when the caller keeps the bytes
+        FileBytes file;
+        uint64_t header_bytes = 0;
+    };
+    std::vector<Part> parts;
+    Header header;  // metadata of the first part, tensors of all
     std::vector<uint32_t> entry_order;
     std::vector<uint32_t> tensor_order;
 
@@ -84,10 +89,24 @@ struct File::Impl {
     [[noreturn]] void fail(const Entry& entry, const std::string& text) const {
         throw Error(ErrorKind::InvalidRequest,
                     "gguf.metadata",
-                    printable(path, 400) + ": metadata key " + printable(entry.key) + " " + text);
+                    printable(parts.front().file.path, 400) + ": metadata key " +
+                        printable(entry.key) + " " + text);
     }
     [[noreturn]] void fail_type(const Entry& entry, const char* wanted) const {
         fail(entry, std::string("must be ") + wanted + ", but is " + describe_type(entry));
+    }
+    // Names are unique within a part; two parts must not hold one tensor either.
+    void check_table() const {
+        for (size_t i = 1; i < tensor_order.size(); ++i) {
+            const TensorInfo& a = header.tensors[tensor_order[i - 1]];
+            const TensorInfo& b = header.tensors[tensor_order[i]];
+            if (a.name != b.name) continue;
+            throw Error(ErrorKind::InvalidRequest,
+                        "gguf.duplicate",
+                        printable(parts[std::max(a.part, b.part)].file.path, 400) + ": tensor " +
+                            printable(a.name) + " is also in " +
+                            printable(parts[std::min(a.part, b.part)].file.path, 400));
+        }
     }
     uint64_t read_uint(const Entry& entry, uint64_t index) const {
         const std::byte* data = entry.data + index * value_type_bytes(entry.element_type);
@@ -104,29 +123,85 @@ File::File(File&&) noexcept = default;
 File& File::operator=(File&&) noexcept = default;
 File::~File() = default;
 
-File File::parse(std::span<const std::byte> bytes, const std::string& path) {
+File File::join(std::vector<FileBytes> files, std::vector<Header> headers) {
     auto impl = std::make_unique<Impl>();
-    impl->bytes = bytes;
-    impl->path = path;
-    impl->header = parse_header(bytes, path);
+    for (size_t i = 0; i < files.size(); ++i)
+        impl->parts.push_back({MappedFile(), std::move(files[i]), headers[i].header_bytes});
+    impl->header = std::move(headers.front());
+    for (uint32_t part = 1; part < headers.size(); ++part) {
+        for (TensorInfo& tensor : headers[part].tensors) {
+            tensor.part = part;
+            impl->header.tensors.push_back(std::move(tensor));
+        }
+    }
     impl->entry_order = order_by_name(impl->header.entries, entry_key);
     impl->tensor_order = order_by_name(impl->header.tensors, tensor_name);
+    impl->check_table();
     return File(std::move(impl));
 }
 
+File File::parse(std::vector<FileBytes> parts) {
+    STRATA_ASSERT(!parts.empty(), "a model has at least one file");
+    std::vector<Header> headers;
+    for (const FileBytes& part : parts) headers.push_back(parse_header(part.bytes, part.path));
+    check_shards(parts, headers);
+    return join(std::move(parts), std::move(headers));
+}
+
+File File::parse(std::span<const std::byte> bytes, const std::string& path) {
+    return parse(std::vector<FileBytes>{{bytes, path}});
+}
+
 File File::open(const std::string& path) {
-    MappedFile mapped = MappedFile::open(path, "gguf.open");
-    File file = parse(mapped.bytes(), path);
-    file.impl_->mapped = std::move(mapped);
+    return open_with(path, "");
+}
+
+File File::open_with(const std::string& path, const std::string& companion) {
+    std::vector<MappedFile> mapped;
+    std::vector<FileBytes> files;
+    std::vector<Header> headers;
+    const auto add = [&](const std::string& name, const char* code) {
+        mapped.push_back(MappedFile::open(name, code));
+        files.push_back({mapped.back().bytes(), name});
+        headers.push_back(parse_header(files.back().bytes, name));
+    };
+    add(path, "gguf.open");
+    for (const std::string& shard : other_shards(files.front(), headers.front()))
+        add(shard, "gguf.split_missing");
+    check_shards(files, headers);
+    if (!companion.empty()) {
+        add(companion, "gguf.open");
+        check_companion(files, headers);
+    }
+    File file = join(std::move(files), std::move(headers));
+    for (size_t i = 0; i < mapped.size(); ++i) file.impl_->parts[i].mapped = std::move(mapped[i]);
     return file;
 }
 
 const std::string& File::path() const {
-    return impl_->path;
+    return part_path(0);
 }
+
 uint64_t File::file_bytes() const {
-    return impl_->bytes.size();
+    uint64_t bytes = 0;
+    for (const Impl::Part& part : impl_->parts) bytes += part.file.bytes.size();
+    return bytes;
 }
+
+uint32_t File::parts() const {
+    return static_cast<uint32_t>(impl_->parts.size());
+}
+
+std::span<const std::byte> File::part_bytes(uint32_t part) const {
+    STRATA_ASSERT(part < impl_->parts.size(), "the part is one of the model's");
+    return impl_->parts[part].file.bytes;
+}
+
+const std::string& File::part_path(uint32_t part) const {
+    STRATA_ASSERT(part < impl_->parts.size(), "the part is one of the model's");
+    return impl_->parts[part].file.path;
+}
+
 const std::vector<TensorInfo>& File::tensors() const {
     return impl_->header.tensors;
 }
@@ -136,15 +211,23 @@ const TensorInfo* File::find_tensor(std::string_view name) const {
 }
 
 std::span<const std::byte> File::tensor_bytes(const TensorInfo& tensor) const {
-    STRATA_ASSERT(
-        tensor.offset <= impl_->bytes.size() && tensor.bytes <= impl_->bytes.size() - tensor.offset,
-        "the tensor is not one of this file's");
-    return impl_->bytes.subspan(static_cast<size_t>(tensor.offset),
-                                static_cast<size_t>(tensor.bytes));
+    const std::span<const std::byte> bytes = part_bytes(tensor.part);
+    STRATA_ASSERT(tensor.offset <= bytes.size() && tensor.bytes <= bytes.size() - tensor.offset,
+                  "the tensor is not one of this file's");
+    return bytes.subspan(static_cast<size_t>(tensor.offset), static_cast<size_t>(tensor.bytes));
 }
 
 std::string File::header_sha256() const {
-    return sha256_hex(impl_->bytes.first(static_cast<size_t>(impl_->header.header_bytes)));
+    const auto head = [](const Impl::Part& part) {
+        return part.file.bytes.first(static_cast<size_t>(part.header_bytes));
+    };
+    if (impl_->parts.size() == 1) return sha256_hex(head(impl_->parts.front()));
+    std::vector<std::byte> all;
+    for (const Impl::Part& part : impl_->parts) {
+        const std::span<const std::byte> bytes = head(part);
+        all.insert(all.end(), bytes.begin(), bytes.end());
+    }
+    return sha256_hex(all);
 }
 
 bool File::has(std::string_view key) const {

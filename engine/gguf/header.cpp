@@ -82,7 +82,6 @@ class Parser {
     Entry parse_entry(uint64_t index);
     void skip_values(ValueType type, uint64_t count, uint32_t depth);
     void check_keys(const std::vector<Entry>& entries) const;
-    void check_split(const std::vector<Entry>& entries) const;
     uint64_t alignment_of(const std::vector<Entry>& entries) const;
     TensorInfo parse_tensor(uint64_t index);
     void parse_shape(TensorInfo& tensor);
@@ -246,19 +245,6 @@ void Parser::check_keys(const std::vector<Entry>& entries) const {
         fail("gguf.corrupt", "metadata key " + printable(twice->key) + " appears twice");
 }
 
-void Parser::check_split(const std::vector<Entry>& entries) const {
-    for (const Entry& entry : entries) {
-        if (entry.key != "split.count") continue;
-        const std::optional<uint64_t> count = read_unsigned(entry.type, entry.data);
-        if (!count) fail("gguf.metadata", "metadata key split.count is not an unsigned integer");
-        if (*count > 1)
-            fail("gguf.split",
-                 "is one part of a model split into " + number(*count) +
-                     " files (split.count); merge them into one file first",
-                 ErrorKind::Unsupported);
-    }
-}
-
 uint64_t Parser::alignment_of(const std::vector<Entry>& entries) const {
     for (const Entry& entry : entries) {
         if (entry.key != "general.alignment") continue;
@@ -393,7 +379,6 @@ Header Parser::parse() {
     header.entries.reserve(static_cast<size_t>(entry_count));
     for (uint64_t i = 0; i < entry_count; ++i) header.entries.push_back(parse_entry(i));
     check_keys(header.entries);
-    check_split(header.entries);
     const uint64_t alignment = alignment_of(header.entries);
 
     header.tensors.reserve(static_cast<size_t>(tensor_count));

@@ -174,7 +174,7 @@ ExitCode serve(Backend& backend,
     std::vector<std::string> masks = options.without_kernels;
     masks.insert(masks.end(), offer->without_kernels.begin(), offer->without_kernels.end());
     const Registry registry = make_registry(backend, masks);
-    const Model model = Model::open(offer->model);
+    const Model model = Model::open(offer->model, offer->ple);
     CapsAnswer answer =
         make_caps(backend, model, from_wire(offer->want), registry, offer->quarantine);
     channel.send(answer.caps);  // also where nothing can run: what it would need is worth knowing

@@ -17,6 +17,7 @@ struct Options {
     bool describe_all = false;
     std::string ipc;         // "COMMAND_FD,EVENT_FD[,BEACON_FD]"
     std::string plan;        // model file to plan for
+    std::string ple;         // of that model, as OFFER has it
     std::string as_backend;  // empty: this program's own; else plan and describe for that one
     AssumedFacts assumed;    // of its device
     std::string isa = "auto";

@@ -27,7 +27,7 @@ using protocol::ExitCode;
 
 ExitCode print_plan(const Backend& backend, const Options& options) {
     const Registry registry = make_registry(backend, options.without_kernels);
-    const Model model = Model::open(options.plan);
+    const Model model = Model::open(options.plan, options.ple);
     const CapsAnswer answer = make_caps(backend, model, options.want, registry, {});
     protocol::Buffer bytes;
     encode(answer.caps, bytes);

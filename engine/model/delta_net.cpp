@@ -9,11 +9,21 @@ struct Projections {
     ValueId z;    // [value heads * head_dim]
 };
 
+// Rows by key head give the value heads of a key head side by side, where these architectures have
+// them tiled; no file of theirs was written so, and which order its other tensors have is not said.
+void refuse_tiled(GraphBuilder& b, std::string_view tensor) {
+    if (b.has_tiled_heads()) {
+        b.refuse_layout(tensor,
+                        "has its rows by key head, in which this architecture does not store them");
+    }
+}
+
 Projections add_projections(GraphBuilder& b, const DeltaSizes& sizes, ValueId x) {
     if (!b.has("ssm_in")) {
         const ValueId qkv = b.matmul(x, "attn_qkv", sizes.channels());
         return {qkv, b.matmul(x, "attn_gate", sizes.values_width())};
     }
+    refuse_tiled(b, "ssm_in");
     const uint32_t dim = sizes.head_dim;
     const uint32_t values = sizes.value_heads / sizes.key_heads * dim;  // of one key head
     const ValueId all = b.matmul(x, "ssm_in", sizes.channels() + sizes.values_width());
@@ -33,6 +43,7 @@ ValueId add_gates(GraphBuilder& b, const DeltaSizes& sizes, ValueId x) {
         const ValueId alpha = b.matmul(x, "ssm_alpha", sizes.value_heads);
         return b.delta_gates(alpha, beta, "ssm_dt", "ssm_a");
     }
+    refuse_tiled(b, "ssm_ba");
     const uint32_t ratio = sizes.value_heads / sizes.key_heads;
     const ValueId both = b.matmul(x, "ssm_ba", 2 * sizes.value_heads);
     const ValueId beta = b.slice(both, sizes.key_heads, 0, ratio);
@@ -62,12 +73,11 @@ ValueId add_delta_net(
 
 ValueId add_gated_attention(
     GraphBuilder& b, const Hparams& hp, ValueId x, bool is_last, ValueId masks) {
-    const ValueId both = b.matmul(x, "attn_q", 2 * hp.heads * hp.head_dim);
+    GraphBuilder::Qkv qkv = b.qkv(x, 2 * hp.heads * hp.head_dim);
+    const ValueId both = qkv.q;
     ValueId gate = b.slice(both, hp.heads, hp.head_dim, hp.head_dim);
-    GraphBuilder::Qkv qkv{};
     qkv.q = b.norm_heads(b.slice(both, hp.heads, 0, hp.head_dim), "attn_q_norm");
-    qkv.k = b.norm_heads(b.matmul(x, "attn_k", hp.kv_heads * hp.head_dim), "attn_k_norm");
-    qkv.v = b.matmul(x, "attn_v", hp.kv_heads * hp.head_dim);
+    qkv.k = b.norm_heads(qkv.k, "attn_k_norm");
     b.rope(qkv.q);
     b.rope(qkv.k);
     ValueId attended = b.attention(qkv, masks);

@@ -154,6 +154,8 @@ Drafter Drafter::open_file(const Model& base,
                    needed + "\"; they must be equal");
     }
     Hparams hparams = find_architecture(needed).read_hparams(file, needed);
+    strata::check_layers(file, hparams);
+    if (hparams.vocab == 0) hparams.vocab = base.hparams().vocab;  // no tokenizer of its own
     check_layers(hparams);
     check_fits(hparams, base.hparams());
     return Drafter(base, std::move(file), std::move(hparams), hidden_norm);

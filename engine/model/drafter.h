@@ -28,8 +28,9 @@ class Drafter {
     // From the draft layer of the model's own file. Throws Error "drafter.none" where the file has
     // none, and as open().
     static Drafter open_own(const Model& base, const std::string& hidden_norm);
-    // From a file of its own; tensors in it that are not of the draft layer are not used. Throws
-    // Error "gguf.*" (file) and "model.metadata" as Model::open; "drafter.architecture",
+    // From a file of its own, whose first part is named where it is split; tensors in it that are
+    // not of the draft layer are not used: embedding and head are the model's. Throws Error
+    // "gguf.*" (file) and "model.metadata" as Model::open; "drafter.architecture",
     // "drafter.layers", "drafter.shape", "drafter.metadata" where the file does not fit the model;
     // "drafter.tensor_missing", "drafter.tensor_shape", "drafter.tensor_type" and
     // "drafter.tensor_unexpected". A hash of the whole base file that the metadata may give

@@ -57,6 +57,7 @@ enum class NodeKind : uint8_t {
     NgramRows,     // token ids -> rows of `weight` that stand for the n-grams that end there, which
                    // are asked for
     TableRows,     // rows `x` of `weight`, side by side
+    Scale,         // `x` *= the one element of `vector`
 };
 
 struct Node {

@@ -27,9 +27,14 @@ constexpr TensorCodes kDrafterCodes = {"drafter.tensor_missing",
                                        "drafter.tensor_type",
                                        "drafter.tensor_unexpected"};
 
+constexpr std::string_view kPleTable = "per_layer_token_embd.weight";
+// Mixer of the streams behind a draft layer. Some files call it nextn.hc_*; a file with nothing but
+// a draft layer may call it output_hc_*, as a model calls its own.
+constexpr std::string_view kDraftMixer = "nextn.hc_head_";
 constexpr std::string_view kLayerPrefix = "blk.";  // before the number of a layer
 
-// N of "blk.N.NAME"; nothing for names outside the layers.
+}  // namespace
+
 std::optional<uint32_t> layer_of(std::string_view name) {
     if (!name.starts_with(kLayerPrefix)) {
         return std::nullopt;
@@ -40,8 +45,6 @@ std::optional<uint32_t> layer_of(std::string_view name) {
     const bool is_layer = error == std::errc() && end != name.data() + name.size() && *end == '.';
     return is_layer ? std::optional(layer) : std::nullopt;
 }
-
-}  // namespace
 
 std::string shape_text(uint32_t dimensions, const std::array<uint64_t, 4>& shape) {
     std::string text = "[";
@@ -80,7 +83,14 @@ uint32_t GraphBuilder::file_of(std::string_view full_name) const {
 }
 
 const gguf::TensorInfo* GraphBuilder::find(std::string_view full_name) const {
-    return files_.file(file_of(full_name)).find_tensor(full_name);
+    const gguf::File& file = files_.file(file_of(full_name));
+    const gguf::TensorInfo* tensor = file.find_tensor(full_name);
+    const size_t at = full_name.find(kDraftMixer);
+    if (tensor != nullptr || at == std::string_view::npos) return tensor;
+    const std::string part(full_name.substr(at + kDraftMixer.size()));  // "norm.weight"
+    tensor = file.find_tensor(std::string(full_name.substr(0, at)) + "nextn.hc_" + part);
+    const bool has_own_file = is_drafter() && layer_file_ == kDrafterFile;
+    return tensor != nullptr || !has_own_file ? tensor : file.find_tensor("output_hc_" + part);
 }
 
 std::string GraphBuilder::own_or(std::string_view tensor, std::string_view fallback) const {
@@ -89,6 +99,9 @@ std::string GraphBuilder::own_or(std::string_view tensor, std::string_view fallb
 }
 
 void GraphBuilder::add_problem(ErrorKind kind, const char* code, std::string text) {
+    for (const Problem& known : problems_) {
+        if (known.reason.text == text) return;  // of a tensor whose parts are used one by one
+    }
     problems_.push_back({kind, {code, std::move(text)}});
 }
 
@@ -98,7 +111,8 @@ TensorSlice GraphBuilder::take(const std::string& name, std::string_view needed)
     if (tensor == nullptr) {
         add_problem(ErrorKind::InvalidRequest,
                     codes_.missing,
-                    "tensor " + name + " is missing; needed is " + std::string(needed));
+                    "tensor " + name + " is missing; needed is " + std::string(needed) +
+                        (name == kPleTable ? "; name the file that holds it with --ple" : ""));
         return {};
     }
     const auto index = static_cast<uint32_t>(tensor - files_.file(file).tensors().data());
@@ -219,43 +233,71 @@ ValueId GraphBuilder::norm_groups(ValueId x, std::string_view tensor, uint32_t g
     return add_norm(x, full_name(tensor, ".weight"), group);
 }
 
-ValueId GraphBuilder::add_matmul(ValueId x, TensorSlice weight, TensorSlice bias) {
-    const ValueId out = new_value(weight.rows, graph_.values[x].gathered);
+ValueId GraphBuilder::add_matmul(ValueId x,
+                                 TensorSlice weight,
+                                 const std::string& tensor,
+                                 MatrixRows rows) {
+    TensorSlice bias = optional_vector(tensor + ".bias", rows.of);
+    if (bias.is_present()) {
+        bias.row_begin = rows.begin;
+        bias.rows = rows.count;
+    }
+    const TensorSlice scale = optional_vector(tensor + ".scale", 1);
+    if (scale.is_present() && bias.is_present()) {
+        add_problem(ErrorKind::Unsupported,
+                    codes_.unexpected,
+                    "tensor " + tensor + ".scale stands beside a bias, which is not supported");
+    }
+    // The widths stay right behind a problem that finish() will report.
+    weight.row_begin = rows.begin;
+    weight.rows = rows.count;
+    const ValueId out = new_value(rows.count, graph_.values[x].gathered);
     Node& node = add_node(NodeKind::Matmul);
     node.x = x;
     node.out = out;
     node.weight = weight;
     node.vector = bias;
+    if (scale.is_present()) {
+        Node& scaling = add_node(NodeKind::Scale);
+        scaling.x = out;
+        scaling.out = out;
+        scaling.vector = scale;
+    }
     return out;
 }
 
 ValueId GraphBuilder::matmul(ValueId x, std::string_view tensor, uint32_t n) {
-    TensorSlice weight = matrix(full_name(tensor, ".weight"), graph_.values[x].width, n);
-    weight.rows = n;  // keeps widths right behind a problem that finish() will report
-    return add_matmul(x, weight, optional_vector(full_name(tensor, ".bias"), n));
+    return matmul_part(x, tensor, {0, n, n});
+}
+
+ValueId GraphBuilder::matmul_part(ValueId x, std::string_view tensor, MatrixRows rows) {
+    const TensorSlice weight =
+        matrix(full_name(tensor, ".weight"), graph_.values[x].width, rows.of);
+    return add_matmul(x, weight, full_name(tensor, ""), rows);
 }
 
 GraphBuilder::Qkv GraphBuilder::qkv(ValueId x) {
-    const uint32_t q = hp_.heads * hp_.head_dim;
+    return qkv(x, hp_.heads * hp_.head_dim);
+}
+
+GraphBuilder::Qkv GraphBuilder::qkv(ValueId x, uint32_t q_width) {
     const uint32_t kv = hp_.kv_heads * hp_.head_dim;
-    const std::string fused = full_name("attn_qkv", ".weight");
-    if (find(fused) == nullptr) {
-        const ValueId query = matmul(x, "attn_q", q);
+    if (!has("attn_qkv")) {
+        const ValueId query = matmul(x, "attn_q", q_width);
         const ValueId key = matmul(x, "attn_k", kv);
         return {query, key, matmul(x, "attn_v", kv)};
     }
-    const TensorSlice weight = matrix(fused, graph_.values[x].width, q + 2 * kv);
-    const TensorSlice bias = optional_vector(full_name("attn_qkv", ".bias"), q + 2 * kv);
-    const auto part = [](TensorSlice whole, uint32_t begin, uint32_t rows) {
-        return whole.is_present() ? TensorSlice{whole.tensor, begin, rows, whole.file}
-                                  : TensorSlice{};
-    };
-    const auto project = [&](uint32_t begin, uint32_t rows) {
-        return add_matmul(x, {weight.tensor, begin, rows, weight.file}, part(bias, begin, rows));
-    };
-    const ValueId query = project(0, q);
-    const ValueId key = project(q, kv);
-    return {query, key, project(q + kv, kv)};
+    const uint32_t all = q_width + 2 * kv;
+    const ValueId query = matmul_part(x, "attn_qkv", {0, q_width, all});
+    const ValueId key = matmul_part(x, "attn_qkv", {q_width, kv, all});
+    return {query, key, matmul_part(x, "attn_qkv", {q_width + kv, kv, all})};
+}
+
+ValueId GraphBuilder::feed_forward(ValueId x) {
+    const uint32_t ff = hp_.ff_of(layer());
+    const ValueId gate = matmul(x, "ffn_gate", ff);
+    const ValueId up = matmul(x, "ffn_up", ff);
+    return matmul(swiglu(gate, up), "ffn_down", hp_.width);
 }
 
 void GraphBuilder::use_rope(bool neox, std::string_view factors_tensor) {
@@ -337,41 +379,16 @@ ValueId GraphBuilder::keep_hidden(ValueId x) {
     return graph_.values[x].gathered ? x : add_gather(x);
 }
 
-ValueId GraphBuilder::add_head(ValueId x, const std::string& weight, const std::string& bias) {
+ValueId GraphBuilder::add_head(ValueId x, const std::string& tensor) {
     if (graph_.hidden == kNoValue) graph_.hidden = x;
     const ValueId rows = graph_.values[x].gathered ? x : add_gather(x);
-    TensorSlice slice = matrix(weight, graph_.values[rows].width, hp_.vocab);
-    slice.rows = hp_.vocab;
-    return add_matmul(rows, slice, optional_vector(bias, hp_.vocab));
+    const TensorSlice weight = matrix(tensor + ".weight", graph_.values[rows].width, hp_.vocab);
+    return add_matmul(rows, weight, tensor, {0, hp_.vocab, hp_.vocab});
 }
 
 ValueId GraphBuilder::head(ValueId x, std::string_view embedding_tensor) {
     const bool is_tied = find("output.weight") == nullptr;
-    const std::string name(is_tied ? embedding_tensor : std::string_view("output"));
-    return add_head(x, name + ".weight", name + ".bias");
-}
-
-ValueId GraphBuilder::draft_input(std::string_view embedding_tensor) {
-    const ValueId token = add_embed(own_or("nextn.embed_tokens", embedding_tensor));
-    const ValueId hidden = new_value(hp_.width, false);
-    add_node(NodeKind::Input).out = hidden;
-    const ValueId first = norm(token, "nextn.enorm");
-    const ValueId second = norm(hidden, "nextn.hnorm");
-    return matmul(concat(first, second), "nextn.eh_proj", hp_.width);
-}
-
-ValueId GraphBuilder::draft_head(ValueId x,
-                                 std::string_view norm_tensor,
-                                 std::string_view embedding_tensor) {
-    const ValueId hidden =
-        add_norm(x, own_or("nextn.shared_head_norm", norm_tensor), graph_.values[x].width);
-    return draft_logits(hidden, embedding_tensor);
-}
-
-ValueId GraphBuilder::draft_logits(ValueId x, std::string_view embedding_tensor) {
-    const std::string own = full_name("nextn.shared_head_head", ".weight");
-    return find(own) == nullptr ? head(x, embedding_tensor)
-                                : add_head(x, own, full_name("nextn.shared_head_head", ".bias"));
+    return add_head(x, std::string(is_tied ? embedding_tensor : std::string_view("output")));
 }
 
 // Tensors that this graph has no need to know: for a model those of its draft layers, for a drafter
@@ -383,10 +400,24 @@ bool GraphBuilder::is_foreign(const gguf::TensorInfo& tensor) const {
     return is_of_draft != is_drafter();
 }
 
+// Scales by which a kernel of another kind would round activations to 4 bits. The weights are whole
+// without them (values times block scales times ".scale"), so a graph that multiplies unrounded
+// activations computes the same product with and without.
+bool GraphBuilder::is_input_scale(const gguf::TensorInfo& tensor) const {
+    constexpr std::string_view kSuffix = ".input_scale";
+    if (!tensor.name.ends_with(kSuffix) || !is_float_type(tensor.type)) return false;
+    const std::string matrix =
+        tensor.name.substr(0, tensor.name.size() - kSuffix.size()) + ".weight";
+    const gguf::File& file = files_.file(layer_file_);
+    const gguf::TensorInfo* weight = file.find_tensor(matrix);
+    return weight != nullptr && used_[static_cast<size_t>(weight - file.tensors().data())] &&
+           (tensor.elements() == 1 || tensor.elements() == weight->shape[2]);
+}
+
 void GraphBuilder::check_unexpected() {
     const std::vector<gguf::TensorInfo>& tensors = files_.file(layer_file_).tensors();
     for (size_t i = 0; i < used_.size(); ++i) {
-        if (!used_[i] && !is_foreign(tensors[i])) {
+        if (!used_[i] && !is_foreign(tensors[i]) && !is_input_scale(tensors[i])) {
             add_problem(ErrorKind::Unsupported,
                         codes_.unexpected,
                         "tensor " + tensors[i].name + " is not used by architecture " +

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,9 @@ namespace strata {
 
 // "[k, n, experts]" of a tensor's dimensions.
 std::string shape_text(uint32_t dimensions, const std::array<uint64_t, 4>& shape);
+
+// N of "blk.N.NAME"; nothing for names outside the layers.
+std::optional<uint32_t> layer_of(std::string_view name);
 
 // What is built. A drafted model gives the hidden state of every row, where a model alone computes
 // only the rows whose logits are wanted.
@@ -47,20 +51,31 @@ class GraphBuilder {
     ValueId norm(ValueId x, std::string_view tensor);        // over the whole row
     ValueId norm_heads(ValueId x, std::string_view tensor);  // over each head
     ValueId norm_groups(ValueId x, std::string_view tensor, uint32_t group);
-    // [rows, width of x] -> [rows, n]. Adds the tensor's ".bias" where the file has one.
+    // [rows, width of x] -> [rows, n]. Outputs are multiplied by the tensor's ".scale" [1] or get
+    // its ".bias" [n] added, where the file has one of these.
     ValueId matmul(ValueId x, std::string_view tensor, uint32_t n);
+    struct MatrixRows {
+        uint32_t begin, count;
+        uint32_t of;  // rows that the tensor has
+    };
+    // The same by some rows of a tensor that holds several matrices, without copying them.
+    ValueId matmul_part(ValueId x, std::string_view tensor, MatrixRows rows);
 
     struct Qkv {
         ValueId q, k, v;
     };
-    // Projections to queries, keys and values from attn_q, attn_k, attn_v or one attn_qkv.
+    // Projections to queries, keys and values from attn_q, attn_k, attn_v or one attn_qkv, whose
+    // rows are in this order. `q_width`: where attn_q holds more than queries.
     Qkv qkv(ValueId x);
+    Qkv qkv(ValueId x, uint32_t q_width);
 
     void use_rope(bool neox, std::string_view factors_tensor);  // factors: empty = never
     void rope(ValueId x);
     void rope_groups(ValueId x, uint32_t group);  // of heads of another size
     ValueId attention(const Qkv& qkv, ValueId masks = kNoValue);
     ValueId swiglu(ValueId gate, ValueId up);
+    // The dense feed-forward part of the current layer: ffn_down(silu(ffn_gate x) * ffn_up x).
+    ValueId feed_forward(ValueId x);
     void add(ValueId x, ValueId y);
     ValueId concat(ValueId x, ValueId y);  // [rows, a], [rows, b] -> [rows, a + b]
     // Of each of `groups` equal groups of a row `width` elements from `offset`, side by side.
@@ -69,7 +84,10 @@ class GraphBuilder {
 
     // Of recurrent layers (delta_net.h).
     bool has(std::string_view tensor) const;  // the file has it, in this layer
-    void use_tiled_heads(bool tiled);         // DeltaRule: value head j has key head j % key heads
+    // Says that a layout the file has cannot be told from another one here: finish() will refuse.
+    void refuse_layout(std::string_view tensor, std::string_view why);
+    bool has_tiled_heads() const { return graph_.tiled_heads; }
+    void use_tiled_heads(bool tiled);  // DeltaRule: value head j has key head j % key heads
     struct Taps {
         uint32_t count;
         uint32_t apart = 1;  // positions from one to the next
@@ -86,14 +104,10 @@ class GraphBuilder {
     // [rows, k] or outputs of experts -> of each chosen expert [n], in the order of experts. The
     // tensor is [experts, n, k]; outputs are multiplied by its ".scale" where the file has one.
     ValueId expert_matmul(ValueId x, ValueId routing, std::string_view tensor, uint32_t n);
-    struct ExpertRows {
-        uint32_t begin, count;
-        uint32_t of;  // rows that the tensor has for each expert
-    };
     ValueId expert_matmul_part(ValueId x,
                                ValueId routing,
                                std::string_view tensor,
-                               ExpertRows rows);
+                               MatrixRows rows);         // of each expert
     ValueId expert_sum(ValueId x, ValueId routing);      // weighted: [rows, width of x]
     void gated_add(ValueId x, ValueId y, ValueId gate);  // x += sigmoid(gate) * y, gate [rows, 1]
 
@@ -126,6 +140,8 @@ class GraphBuilder {
     // none.
     ValueId head(ValueId x, std::string_view embedding_tensor);
 
+    uint32_t layer() const { return static_cast<uint32_t>(layer_); }  // between begin and end
+
     // Of a drafter, inside its layer (drafter.h). What its layer reads, from a token and a hidden
     // state: [rows, width].
     ValueId draft_input(std::string_view embedding_tensor);
@@ -133,6 +149,9 @@ class GraphBuilder {
     ValueId draft_input_streams(std::string_view embedding_tensor);
     // Output head behind the layer: the layer's own, or the model's.
     ValueId draft_logits(ValueId x, std::string_view embedding_tensor);
+    // nextn.eh_proj of both, the token's half first; or the sum of nextn.fc_embd and
+    // nextn.fc_hidden of each, as some files have it in two matrices.
+    ValueId draft_projection(ValueId token, ValueId hidden, uint32_t n);
     // Norm and output head behind the layer: the layer's own, or those of the model.
     ValueId draft_head(ValueId x, std::string_view norm_tensor, std::string_view embedding_tensor);
 
@@ -150,6 +169,7 @@ class GraphBuilder {
     bool is_drafter() const { return scope_ == GraphScope::Drafter; }
     std::string full_name(std::string_view tensor, std::string_view suffix) const;
     uint32_t file_of(std::string_view full_name) const;
+    // By its own name or, of the mixer behind a draft layer, by one of those it also goes by.
     const gguf::TensorInfo* find(std::string_view full_name) const;
     // `tensor` of the layer where it is there, else `fallback` outside the layers; in full.
     std::string own_or(std::string_view tensor, std::string_view fallback) const;
@@ -173,9 +193,11 @@ class GraphBuilder {
     ValueId new_value(uint32_t width, bool gathered);
     ValueId add_embed(const std::string& table);
     ValueId add_norm(ValueId x, const std::string& gain, uint32_t group);
-    ValueId add_matmul(ValueId x, TensorSlice weight, TensorSlice bias);
+    // `tensor`: name of the matrix without ".weight", for what stands beside it.
+    ValueId add_matmul(ValueId x, TensorSlice weight, const std::string& tensor, MatrixRows rows);
+    bool is_input_scale(const gguf::TensorInfo& tensor) const;
     ValueId add_gather(ValueId x);
-    ValueId add_head(ValueId x, const std::string& weight, const std::string& bias);
+    ValueId add_head(ValueId x, const std::string& tensor);
     Node& add_node(NodeKind kind);
 
     TensorFiles files_;

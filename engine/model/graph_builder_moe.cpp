@@ -41,7 +41,7 @@ ValueId GraphBuilder::expert_matmul(ValueId x,
 ValueId GraphBuilder::expert_matmul_part(ValueId x,
                                          ValueId routing,
                                          std::string_view tensor,
-                                         ExpertRows rows) {
+                                         MatrixRows rows) {
     TensorSlice weight = experts(full_name(tensor, ".weight"), graph_.values[x].width, rows.of);
     weight.row_begin = rows.begin;
     weight.rows = rows.count;

@@ -8,6 +8,12 @@ bool GraphBuilder::has(std::string_view tensor) const {
     return find(full_name(tensor, ".weight")) != nullptr;
 }
 
+void GraphBuilder::refuse_layout(std::string_view tensor, std::string_view why) {
+    add_problem(ErrorKind::Unsupported,
+                codes_.unexpected,
+                "tensor " + full_name(tensor, ".weight") + " " + std::string(why));
+}
+
 void GraphBuilder::use_tiled_heads(bool tiled) {
     graph_.tiled_heads = tiled;
 }

@@ -156,21 +156,28 @@ ValueId GraphBuilder::draft_input_streams(std::string_view embedding_tensor) {
     add_stream_node(NodeKind::StreamSpread, norm(token, "nextn.enorm"), first);
     const uint32_t normed = hp_.streams.has_whole_draft_norm ? hp_.hidden_width() : hp_.width;
     const ValueId second = add_stream_norm(hidden, "nextn.hnorm", normed);
+    const auto project = [&](ValueId x, std::string_view tensor, uint64_t k) {
+        TensorSlice weight = matrix(full_name(tensor, ".weight"), k, hp_.width);
+        weight.rows = hp_.width;
+        const ValueId out = new_value(hp_.hidden_width(), false);
+        Node& node = add_node(NodeKind::Matmul);
+        node.x = x;
+        node.out = out;
+        node.weight = weight;
+        return out;
+    };
+    if (!has("nextn.eh_proj") && has("nextn.fc_embd")) {  // as draft_projection()
+        const ValueId out = project(first, "nextn.fc_embd", hp_.width);
+        add(out, project(second, "nextn.fc_hidden", hp_.width));
+        return out;
+    }
     by_stream.width = 2 * hp_.width;
     const ValueId both = new_value(by_stream);
     Node& node = add_node(NodeKind::Concat);
     node.x = first;
     node.y = second;
     node.out = both;
-    TensorSlice weight =
-        matrix(full_name("nextn.eh_proj", ".weight"), 2 * uint64_t{hp_.width}, hp_.width);
-    weight.rows = hp_.width;
-    const ValueId out = new_value(hp_.hidden_width(), false);
-    Node& project = add_node(NodeKind::Matmul);
-    project.x = both;
-    project.out = out;
-    project.weight = weight;
-    return out;
+    return project(both, "nextn.eh_proj", 2 * uint64_t{hp_.width});
 }
 
 }  // namespace strata

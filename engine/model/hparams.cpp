@@ -1,7 +1,7 @@
 #include "engine/model/hparams.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstdio>
 
 #include "engine/base/error.h"
 
@@ -43,30 +43,13 @@ uint32_t checked(const std::string& key, uint64_t value, uint64_t min, uint64_t 
     return static_cast<uint32_t>(value);
 }
 
-// Linear scaling divides positions by a factor. Files without a type but with a factor mean linear.
-double read_rope_scale(const MetadataReader& meta) {
-    const bool has_factor = meta.has("rope.scaling.factor");
-    const std::string type =
-        meta.optional_string("rope.scaling.type", has_factor ? "linear" : "none");
-    if (type == "none") {
-        return 1.0;
-    }
-    if (type != "linear") {
-        throw_unsupported(meta.key("rope.scaling.type"),
-                          "is \"" + type + "\"; supported are none and linear");
-    }
-    return 1.0 / meta.optional_float("rope.scaling.factor", 1.0, 1e-3, 1e6);
-}
-
 uint32_t read_vocab(const gguf::File& file, const MetadataReader& meta) {
     if (meta.has("vocab_size")) {
         return meta.required_uint("vocab_size", 1, kVocabMax);
     }
     const std::string key = "tokenizer.ggml.tokens";
     const std::optional<uint64_t> tokens = file.find_array_length(key);
-    if (!tokens) {
-        throw_bad(meta.key("vocab_size"), "is missing, and so is " + key);
-    }
+    if (!tokens) return 0;
     return checked("length of " + key, *tokens, 1, kVocabMax);
 }
 
@@ -106,14 +89,7 @@ void refuse_other_arithmetic(const MetadataReader& meta, uint32_t context) {
 }  // namespace
 
 std::vector<double> rope_frequencies(const Hparams& hparams) {
-    std::vector<double> frequencies(hparams.rope_dims / 2);
-    for (size_t i = 0; i < frequencies.size(); ++i) {
-        frequencies[i] =
-            std::pow(hparams.rope_base,
-                     -2.0 * static_cast<double>(i) / static_cast<double>(hparams.rope_dims)) *
-            hparams.rope_scale;
-    }
-    return frequencies;
+    return scaled_rope_frequencies(hparams.rope_scaling, hparams.rope_dims, hparams.rope_base);
 }
 
 uint32_t IndexSizes::place(uint32_t layer) const {
@@ -160,6 +136,48 @@ uint32_t MetadataReader::optional_uint(std::string_view name,
     return has(name) ? required_uint(name, min, max) : fallback;
 }
 
+std::optional<std::vector<uint32_t>> MetadataReader::layer_uints(std::string_view name,
+                                                                 uint32_t blocks,
+                                                                 uint64_t min,
+                                                                 uint64_t max) const {
+    const std::string full = key(name);
+    const std::optional<std::vector<uint64_t>> found = file_.find_uint_array(full);
+    if (!found) return std::nullopt;
+    if (found->size() != 1 && found->size() != blocks) {
+        throw_bad(full,
+                  "has " + std::to_string(found->size()) + " entries; block_count is " +
+                      std::to_string(blocks));
+    }
+    std::vector<uint32_t> values(blocks);
+    for (uint32_t i = 0; i < blocks; ++i) {
+        values[i] = checked(full, (*found)[found->size() == 1 ? 0 : i], min, max);
+    }
+    return values;
+}
+
+std::optional<uint32_t> MetadataReader::attention_uint(std::string_view name, uint64_t max) const {
+    const std::string full = key(name);
+    const std::optional<std::vector<uint64_t>> found = file_.find_uint_array(full);
+    if (!found) return std::nullopt;
+    uint64_t value = 0;
+    for (const uint64_t entry : *found) {
+        if (entry == 0 && found->size() > 1) continue;
+        if (value != 0 && entry != value) {
+            throw_unsupported(full, "differs between layers, which is not supported");
+        }
+        value = entry;
+    }
+    return checked(full, value, 1, max);
+}
+
+std::vector<bool> MetadataReader::layers_without(std::string_view name) const {
+    const std::optional<std::vector<uint64_t>> found = file_.find_uint_array(key(name));
+    if (!found || found->size() <= 1) return {};
+    std::vector<bool> without(found->size());
+    for (size_t i = 0; i < without.size(); ++i) without[i] = (*found)[i] == 0;
+    return without;
+}
+
 double MetadataReader::required_float(std::string_view name, double min, double max) const {
     const std::string full = key(name);
     const std::optional<double> value = file_.find_float(full);
@@ -199,8 +217,10 @@ Hparams read_attention_hparams(const gguf::File& file,
     hp.layers = blocks - hp.draft_layers;
     hp.context = meta.required_uint("context_length", 1, kContextMax);
     hp.width = meta.required_uint("embedding_length", 1, kWidthMax);
-    hp.heads = meta.required_uint("attention.head_count", 1, kHeadsMax);
-    hp.kv_heads = meta.optional_uint("attention.head_count_kv", hp.heads, 1, kHeadsMax);
+    const std::optional<uint32_t> heads = meta.attention_uint("attention.head_count", kHeadsMax);
+    if (!heads) throw_bad(meta.key("attention.head_count"), "is missing");
+    hp.heads = *heads;
+    hp.kv_heads = meta.attention_uint("attention.head_count_kv", kHeadsMax).value_or(hp.heads);
     if (hp.heads % hp.kv_heads != 0) {
         throw_bad(meta.key("attention.head_count_kv"),
                   "is " + std::to_string(hp.kv_heads) + ", which does not divide the " +
@@ -228,18 +248,32 @@ Hparams read_attention_hparams(const gguf::File& file,
                   "is " + std::to_string(hp.rope_dims) + "; it must be even");
     }
     hp.rope_base = meta.optional_float("rope.freq_base", 10000.0, 1.0, 1e12);
-    hp.rope_scale = read_rope_scale(meta);
+    hp.rope_scaling = read_rope_scaling(meta, {hp.rope_dims, hp.rope_base, hp.context});
     hp.vocab = read_vocab(file, meta);
     refuse_other_arithmetic(meta, hp.context);
     return hp;
 }
 
-MoeSizes read_moe_sizes(const MetadataReader& meta) {
+// Per-layer widths go to `by_layer` where they differ; returns the widest.
+uint32_t read_ff(const MetadataReader& meta,
+                 std::string_view name,
+                 const Hparams& hp,
+                 std::vector<uint32_t>& by_layer) {
+    std::optional<std::vector<uint32_t>> widths =
+        meta.layer_uints(name, hp.layers + hp.draft_layers, 1, kFfMax);
+    if (!widths) throw_bad(meta.key(name), "is missing");
+    const uint32_t widest = *std::max_element(widths->begin(), widths->end());
+    const uint32_t narrowest = *std::min_element(widths->begin(), widths->end());
+    if (narrowest != widest) by_layer = std::move(*widths);
+    return widest;
+}
+
+MoeSizes read_moe_sizes(const MetadataReader& meta, const Hparams& hp) {
     MoeSizes moe;
     moe.experts = meta.required_uint("expert_count", 1, kExpertsMax);
     moe.used = meta.required_uint(
         "expert_used_count", 1, std::min<uint64_t>(moe.experts, kExpertsUsedMax));
-    moe.ff = meta.required_uint("expert_feed_forward_length", 1, kFfMax);
+    moe.ff = read_ff(meta, "expert_feed_forward_length", hp, moe.ff_by_layer);
     moe.shared_ff = meta.optional_uint("expert_shared_feed_forward_length", 0, 0, kFfMax);
     moe.weights_scale =
         static_cast<float>(meta.optional_float("expert_weights_scale", 1.0, 0.0, 1e6));
@@ -252,10 +286,24 @@ MoeSizes read_moe_sizes(const MetadataReader& meta) {
 
 }  // namespace
 
+void check_layers(const gguf::File& file, const Hparams& hp) {
+    const MetadataReader meta(file, hp.architecture);
+    for (const char* name : {"attention.head_count", "attention.head_count_kv"}) {
+        const std::vector<bool> without = meta.layers_without(name);
+        for (uint32_t layer = 0; layer < without.size(); ++layer) {
+            if (without[layer] && !hp.is_recurrent_layer(layer)) {
+                throw_unsupported(meta.key(name),
+                                  "is 0 for layer " + std::to_string(layer) +
+                                      ", which has attention in this architecture");
+            }
+        }
+    }
+}
+
 Hparams read_dense_hparams(const gguf::File& file, std::string_view architecture) {
     const MetadataReader meta(file, architecture);
     Hparams hp = read_attention_hparams(file, meta, architecture);
-    hp.ff = meta.required_uint("feed_forward_length", 1, kFfMax);
+    hp.ff = read_ff(meta, "feed_forward_length", hp, hp.ff_by_layer);
     refuse_experts(meta);
     return hp;
 }
@@ -263,7 +311,7 @@ Hparams read_dense_hparams(const gguf::File& file, std::string_view architecture
 Hparams read_moe_hparams(const gguf::File& file, std::string_view architecture) {
     const MetadataReader meta(file, architecture);
     Hparams hp = read_attention_hparams(file, meta, architecture);
-    hp.moe = read_moe_sizes(meta);
+    hp.moe = read_moe_sizes(meta, hp);
     return hp;
 }
 

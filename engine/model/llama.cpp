@@ -17,11 +17,7 @@ ValueId add_layer(GraphBuilder& b, const Hparams& hp, ValueId x, bool is_last) {
         x = b.gather(x);
     }
     b.add(x, b.matmul(attended, "attn_output", hp.width));
-
-    const ValueId h = b.norm(x, "ffn_norm");
-    const ValueId gate = b.matmul(h, "ffn_gate", hp.ff);
-    const ValueId up = b.matmul(h, "ffn_up", hp.ff);
-    b.add(x, b.matmul(b.swiglu(gate, up), "ffn_down", hp.width));
+    b.add(x, b.feed_forward(b.norm(x, "ffn_norm")));
     return x;
 }
 

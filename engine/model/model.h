@@ -28,8 +28,11 @@ struct ModelFacts {
 
 class Model {
   public:
-    // Throws Error "gguf.*" (file), "model.architecture", "model.metadata", "model.tensor_*".
-    static Model open(const std::string& path);
+    // `path`: the model's file, or the first part of a split one. `ple`: the file of its per-layer
+    // embedding table, where that is one of its own; else empty. Throws Error "gguf.*" (file),
+    // "model.part" (a file that goes with a model and is none), "model.architecture",
+    // "model.metadata", "model.tensor_*".
+    static Model open(const std::string& path, const std::string& ple = {});
 
     const gguf::File& file() const { return file_; }
     const Hparams& hparams() const { return hparams_; }

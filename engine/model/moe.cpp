@@ -8,16 +8,16 @@ struct GateUp {
     ValueId gate, up;
 };
 
-GateUp gate_and_up(GraphBuilder& b, const MoeSizes& moe, ValueId x, ValueId routing) {
+GateUp gate_and_up(GraphBuilder& b, uint32_t ff, ValueId x, ValueId routing) {
     if (!b.has("ffn_gate_up_exps")) {
-        const ValueId gate = b.expert_matmul(x, routing, "ffn_gate_exps", moe.ff);
-        return {gate, b.expert_matmul(x, routing, "ffn_up_exps", moe.ff)};
+        const ValueId gate = b.expert_matmul(x, routing, "ffn_gate_exps", ff);
+        return {gate, b.expert_matmul(x, routing, "ffn_up_exps", ff)};
     }
     const auto half = [&](uint32_t begin) {
-        return b.expert_matmul_part(x, routing, "ffn_gate_up_exps", {begin, moe.ff, 2 * moe.ff});
+        return b.expert_matmul_part(x, routing, "ffn_gate_up_exps", {begin, ff, 2 * ff});
     };
     const ValueId gate = half(0);
-    return {gate, half(moe.ff)};
+    return {gate, half(ff)};
 }
 
 void add_shared_expert(GraphBuilder& b, const Hparams& hp, ValueId x, ValueId y) {
@@ -31,7 +31,7 @@ void add_shared_expert(GraphBuilder& b, const Hparams& hp, ValueId x, ValueId y)
 
 ValueId moe(GraphBuilder& b, const Hparams& hp, ValueId x) {
     const ValueId routing = b.route(b.matmul(x, "ffn_gate_inp", hp.moe.experts));
-    const GateUp inner = gate_and_up(b, hp.moe, x, routing);
+    const GateUp inner = gate_and_up(b, hp.expert_ff_of(b.layer()), x, routing);
     const ValueId outputs =
         b.expert_matmul(b.swiglu(inner.gate, inner.up), routing, "ffn_down_exps", hp.width);
     const ValueId y = b.expert_sum(outputs, routing);

@@ -17,11 +17,7 @@ ValueId add_layer(GraphBuilder& b, const Hparams& hp, ValueId x, uint32_t layer,
                               : add_gated_attention(b, hp, h, is_last);
     if (is_last) x = b.gather(x);
     b.add(x, mixed);
-
-    const ValueId f = b.norm(x, "post_attention_norm");
-    const ValueId gate = b.matmul(f, "ffn_gate", hp.ff);
-    const ValueId up = b.matmul(f, "ffn_up", hp.ff);
-    b.add(x, b.matmul(b.swiglu(gate, up), "ffn_down", hp.width));
+    b.add(x, b.feed_forward(b.norm(x, "post_attention_norm")));
     return x;
 }
 

@@ -111,6 +111,8 @@ void Lowering::lower(const Node& node) {
             return lower_expert_sum(node);
         case NodeKind::GatedAdd:
             return lower_gated_add(node);
+        case NodeKind::Scale:
+            return lower_scale(node);
         case NodeKind::StreamSpread:
             return lower_stream(OpKind::StreamSpread, node);
         case NodeKind::Silu:
@@ -203,7 +205,15 @@ void Lowering::lower_matmul(const Node& node) {
 
 uint32_t Lowering::rope_features() const {
     return (graph_.rope_neox ? uint32_t{kFeatureRopeNeox} : 0u) |
-           (graph_.rope_factors.is_present() ? uint32_t{kFeatureRopeFactors} : 0u);
+           (graph_.rope_factors.is_present() ? uint32_t{kFeatureRopeFactors} : 0u) |
+           (hp_.rope_scaling.magnitude != 1 ? uint32_t{kFeatureRopeMagnitude} : 0u);
+}
+
+void Lowering::lower_scale(const Node& node) {
+    PlannedOp& op = add_op(OpKind::Scale, node, node.x);
+    op.request.k = graph_.values[node.x].width;
+    op.out = node.x;
+    quant_of_[node.x] = kNoValue;
 }
 
 void Lowering::lower_rope(const Node& node) {

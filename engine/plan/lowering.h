@@ -45,6 +45,7 @@ class Lowering {
     void lower_matmul(const Node& node);
     // Of every operation that rotates.
     uint32_t rope_features() const;
+    void lower_scale(const Node& node);
     void lower_rope(const Node& node);
     void lower_attention(const Node& node);
     void lower_elementwise(OpKind kind, const Node& node);

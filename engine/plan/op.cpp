@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, kOpKindCount> kNames = {
     "silu",          "stream_mix",    "stream_add",
     "stream_scores", "stream_scale",  "index_append",
     "index_blocks",  "select_tokens", "ngram_rows",
-    "fetch_rows",    "table_rows",
+    "fetch_rows",    "table_rows",    "scale",
 };
 
 void append_count(std::string& line, std::string_view name, uint32_t value) {
@@ -47,6 +47,8 @@ std::string_view feature_name(uint32_t bit) {
             return "rope_neox";
         case kFeatureRopeFactors:
             return "rope_factors";
+        case kFeatureRopeMagnitude:
+            return "rope_magnitude";
         case kFeatureBias:
             return "bias";
         case kFeatureGrouped:

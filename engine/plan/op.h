@@ -54,8 +54,9 @@ enum class OpKind : uint8_t {
     NgramRows,  // token ids -> `heads` table rows, words [R, heads]
     FetchRows,  // asks the system for rows x [R, heads] of a table, without waiting for them
     TableRows,  // rows x [R, heads] of a table [k, head_dim], decoded side by side: [R, n]
+    Scale,      // x *= s[0], x [R, k] in place
 };
-inline constexpr int kOpKindCount = 35;
+inline constexpr int kOpKindCount = 36;
 
 std::string_view op_name(OpKind kind);  // "matmul", "rms_norm", "kv_append", ...
 
@@ -68,11 +69,12 @@ enum Feature : uint32_t {
     kFeatureGrouped = 1u << 3,      // RmsNorm per head instead of per row
     kFeatureTiledHeads = 1u << 4,   // DeltaRule: value head j has key head j % kv_heads, instead of
                                     // j / (heads / kv_heads)
-    kFeatureExpertOrder = 1u << 8,  // ExpertMatmul: x has a row for each pair, in their order
-    kFeatureExpertScale = 1u << 9,  // ExpertMatmul: outputs of expert e times scale [experts][e]
-    kFeatureGroupGain = 1u << 10,   // RmsNorm: each group has gains of its own, [k]
-    kFeatureDilated = 1u << 11,     // ShortConv: taps are `dilation` rows apart
-    kFeatureSelected = 1u << 12,    // Attention: rows attend to the tokens of their masks only
+    kFeatureRopeMagnitude = 1u << 5,  // rotated elements are multiplied by a constant (YaRN)
+    kFeatureExpertOrder = 1u << 8,    // ExpertMatmul: x has a row for each pair, in their order
+    kFeatureExpertScale = 1u << 9,    // ExpertMatmul: outputs of expert e times scale [experts][e]
+    kFeatureGroupGain = 1u << 10,     // RmsNorm: each group has gains of its own, [k]
+    kFeatureDilated = 1u << 11,       // ShortConv: taps are `dilation` rows apart
+    kFeatureSelected = 1u << 12,      // Attention: rows attend to the tokens of their masks only
 };
 std::string_view feature_name(uint32_t bit);
 

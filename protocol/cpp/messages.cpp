@@ -1209,7 +1209,7 @@ static void take_fields(Reader& r, Hello& m, size_t count) {
 }
 
 static void put(Writer& w, const Offer& m) {
-    w.map(9);
+    w.map(10);
     w.str("type");
     w.str("OFFER");
     w.str("proto");
@@ -1228,6 +1228,8 @@ static void put(Writer& w, const Offer& m) {
     put(w, m.quarantine);
     w.str("without_kernels");
     put(w, m.without_kernels);
+    w.str("ple");
+    put(w, m.ple);
 }
 
 static void take_fields(Reader& r, Offer& m, size_t count) {
@@ -1264,6 +1266,9 @@ static void take_fields(Reader& r, Offer& m, size_t count) {
         } else if (key == "without_kernels") {
             r.at("OFFER.without_kernels");
             take(r, m.without_kernels);
+        } else if (key == "ple") {
+            r.at("OFFER.ple");
+            take(r, m.ple);
         } else {
             r.skip();
         }

@@ -163,13 +163,13 @@ struct HostFacts {
 struct ModelFacts {
     std::string architecture;
     std::string name;
-    uint64_t file_bytes = 0;
+    uint64_t file_bytes = 0;  // of all files of the model
     uint64_t parameters = 0;
     uint32_t layers = 0;
     uint32_t vocab = 0;
     uint32_t context = 0;            // the context length the model was made for
     std::vector<std::string> types;  // tensor types in the file, most bytes first
-    std::string sha256_head;         // of the file's header (metadata and tensor index)
+    std::string sha256_head;         // of the files' headers (metadata and tensor index)
 };
 
 struct LogitBias {
@@ -239,11 +239,12 @@ struct Offer {
     uint32_t proto{};
     std::string run_id;
     uint32_t epoch{};   // counts the engine starts of this run
-    std::string model;  // path of the GGUF file
+    std::string model;  // path of the GGUF file; of a split model the first part
     WantedModes want;
     Limits limits;
     std::vector<std::string> quarantine;  // modes that must not be offered
     std::vector<std::string> without_kernels;
+    std::string ple;  // path of the file with the per-layer embedding table; empty: in the model
 };
 
 struct Caps {

@@ -184,13 +184,13 @@ class HostFacts(Struct):
 class ModelFacts(Struct):
     architecture: str = ""
     name: str = ""
-    file_bytes: U64 = 0
+    file_bytes: U64 = 0  # of all files of the model
     parameters: U64 = 0
     layers: U32 = 0
     vocab: U32 = 0
     context: U32 = 0  # the context length the model was made for
     types: list[str] = []  # tensor types in the file, most bytes first
-    sha256_head: str = ""  # of the file's header (metadata and tensor index)
+    sha256_head: str = ""  # of the files' headers (metadata and tensor index)
 
 
 class SamplingParams(Struct):
@@ -260,11 +260,12 @@ class Offer(ToEngine, tag="OFFER"):
     proto: U32
     run_id: str
     epoch: U32  # counts the engine starts of this run
-    model: str  # path of the GGUF file
+    model: str  # path of the GGUF file; of a split model the first part
     want: WantedModes
     limits: Limits = Limits()
     quarantine: list[str] = []  # modes that must not be offered
     without_kernels: list[str] = []
+    ple: str = ""  # path of the file with the per-layer embedding table; empty: in the model
 
 
 class Caps(ToSupervisor, tag="CAPS"):

@@ -174,6 +174,12 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
         _OTHER_MODEL,
     ),
     ReasonCode(
+        "model.part",
+        "The file goes with a model and is none, or the file named with --ple holds no per-layer"
+        " embedding table.",
+        "Serve the model, and name the file with --mtp or --ple as the text says.",
+    ),
+    ReasonCode(
         "model.metadata",
         "A value in the file's metadata is missing, out of range or of the wrong type.",
         _FILE,
@@ -272,8 +278,29 @@ REASONS: Final[tuple[ReasonCode, ...]] = (
     ),
     ReasonCode(
         "gguf.split",
-        "The file is one part of a model that is split over several.",
-        "Merge the parts into one file.",
+        "The file is a later part of a split model, or is not named as its first part, so that the"
+        " others cannot be found.",
+        "Name the first part, NAME-00001-of-0000N.gguf, with the others beside it.",
+    ),
+    ReasonCode(
+        "gguf.split_missing",
+        "Parts of the split model are not there; the text lists them.",
+        "Get the parts that are missing and put them beside the first.",
+    ),
+    ReasonCode(
+        "gguf.split_foreign",
+        "A file in the place of a part of a split model is not that part.",
+        _FILE,
+    ),
+    ReasonCode(
+        "gguf.duplicate",
+        "Two files of the model hold a tensor of one name.",
+        "Name only files that belong together.",
+    ),
+    ReasonCode(
+        "gguf.companion",
+        "The file that was named beside the model is of another architecture or a split one's.",
+        "Name the file that was made with the model.",
     ),
     # --- probe
     ReasonCode(

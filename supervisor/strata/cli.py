@@ -23,6 +23,7 @@ from strata.config_source import Settings, Value, fields
 from strata.errors import (
     ConfigError,
     ModelDataError,
+    ModelMissingError,
     ModelReadError,
     RefusedError,
     StrataError,
@@ -175,6 +176,7 @@ async def build_http(
     from strata.api.app import ApiLimits, build_app  # noqa: PLC0415
     from strata.api.operations import OPEN_PATHS  # noqa: PLC0415
     from strata.api.text_workers import read_text  # noqa: PLC0415
+    from strata.engines.model_files import base_name  # noqa: PLC0415
 
     text = await read_text(lambda: load_text(model))
     return build_app(
@@ -183,7 +185,7 @@ async def build_http(
         text,
         limits=ApiLimits(body_bytes=config.body_bytes_max),
         api_keys=config.api_keys,
-        model_aliases=("default", model.stem, model.name, str(model)),
+        model_aliases=("default", model.stem, base_name(model), model.name, str(model)),
         extra_routes=routes,
         open_paths=OPEN_PATHS,
     )
@@ -191,12 +193,20 @@ async def build_http(
 
 def check_header(path: Path) -> None:
     """Walks the key-value pairs before anything is started, so that a file cut off within them is
-    one error and not one of the engine and one of the tokeniser. Raises ModelDataError,
+    one error and not one of the engine and one of the tokeniser; and refuses files that go with a
+    model and are none, which have no text part. Raises ModelDataError, ModelMissingError,
     ModelReadError."""
+    from strata.engines.model_files import model_files  # noqa: PLC0415
+    from strata.text.file_role import KEYS, is_split, problem_of  # noqa: PLC0415
     from strata.text.gguf_metadata import MetadataError, read_metadata  # noqa: PLC0415
 
     try:
-        read_metadata(path, lambda _: False)
+        metadata = read_metadata(path, lambda key: key.endswith(KEYS))
+        if problem := problem_of(path, metadata):
+            raise ModelDataError(f"{path}: {problem}")
+        for part in model_files(path)[1:]:
+            if is_split(metadata) and not part.exists():
+                raise ModelMissingError(f"{part}, a part of the split model {path}, does not exist")
     except MetadataError as error:
         raise ModelDataError(_about(path, error)) from None
     except OSError as error:

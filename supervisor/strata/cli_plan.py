@@ -22,6 +22,7 @@ from strata.cli_plan_text import print_plan, where
 from strata.config_source import Settings
 from strata.engines.enquiry import Answer, ask
 from strata.engines.largest import Search
+from strata.engines.model_files import model_files
 from strata.engines.modes import (
     MODE_KEYS,
     Policy,
@@ -35,7 +36,7 @@ from strata.engines.process import Launch
 from strata.engines.quarantine import QuarantineRecord
 from strata.engines.quarantine_look import QuarantineLook, look
 from strata.errors import RefusedError, StrictError
-from strata.model_source import find_model, find_planner
+from strata.model_source import find_model, find_planner, find_ple
 from strata.plan_report import PlanReport, make_report, refused_report
 
 
@@ -71,7 +72,8 @@ def show_plan(settings: Settings, *, as_json: bool, assume: str = "") -> int:
     RefusedError when the engine refuses the model or nothing can run,
     StrictError with `--strict`, StrataError when the engine fails."""
     config = settings.config
-    model = find_model(config)
+    model, ple = find_model(config), find_ple(config)
+    files = model_files(model, str(ple or ""))
     planner = find_planner(config, assume)
     offer = Offer(
         proto=PROTO_MAX,
@@ -80,13 +82,14 @@ def show_plan(settings: Settings, *, as_json: bool, assume: str = "") -> int:
         model=str(model),
         want=wanted_modes(config),
         without_kernels=list(config.without_kernel),
+        ple=str(ple or ""),
     )
     explicit = frozenset(k for k in MODE_KEYS if settings.is_set(k))
     policy = Policy.STRICT if config.strict else Policy.FALLBACK
     run_dir = Path(config.run_dir).expanduser().absolute()
     quarantine = None
     if planner.is_here:
-        quarantine = look(run_dir, model, planner.engine, config.quarantine_trial_s, time.time)
+        quarantine = look(run_dir, files, planner.engine, config.quarantine_trial_s, time.time)
     launch = Launch(planner.engine, planner.arguments)
     question = _Question(launch, offer, explicit, policy, quarantine)
     report, refusal = asyncio.run(_plan(question))

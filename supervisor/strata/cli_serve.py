@@ -28,6 +28,7 @@ from strata.engines import stale, strays
 from strata.engines.epoch import EngineSetup, Epoch
 from strata.engines.exits import EngineExit
 from strata.engines.handshake import Wanted
+from strata.engines.model_files import bytes_of
 from strata.engines.modes import MODE_KEYS, row_text, sentences, wanted_modes
 from strata.engines.owner import EngineOwner
 from strata.engines.owner_view import EngineState
@@ -35,7 +36,7 @@ from strata.engines.process import Launch
 from strata.errors import HeldError, StrataError
 from strata.listener import LISTEN_BACKLOG, listen, raise_descriptor_limit
 from strata.memory_return import settle
-from strata.model_source import engine_arguments, find_engine, find_model, model_name
+from strata.model_source import engine_arguments, find_engine, find_model, find_ple, model_name
 from strata.observe import log as service_log
 from strata.observe.bundle_writer import BundleWriter
 from strata.observe.decision_file import DecisionFile
@@ -66,6 +67,7 @@ class Inputs:
     config: Config
     explicit: frozenset[str]
     model: Path
+    ple: Path | None
     name: str
     engine: Path
     run_dir: Path
@@ -92,7 +94,7 @@ def serve(settings: Settings, build_http: AppBuilder, reread: Callable[[], Setti
     raise_descriptor_limit()
     sys.setswitchinterval(SWITCH_S)
     config = settings.config
-    model, engine = find_model(config), find_engine(config)
+    model, ple, engine = find_model(config), find_ple(config), find_engine(config)
     run_dir = Path(config.run_dir).expanduser().absolute()
     lock = stale.RunDirLock(run_dir)
     try:
@@ -102,7 +104,7 @@ def serve(settings: Settings, build_http: AppBuilder, reread: Callable[[], Setti
         left = strays.end_strays(run_dir)
         explicit = frozenset(k for k in MODE_KEYS if settings.is_set(k))
         name = model_name(config, model)
-        inputs = Inputs(config, explicit, model, name, engine, run_dir, listener)
+        inputs = Inputs(config, explicit, model, ple, name, engine, run_dir, listener)
         output = Output()
         terminal = Terminal(output, with_progress=config.log_format == "text")
         handler = service_log.set_up(
@@ -171,6 +173,7 @@ class _Service:
         wanted = Wanted(
             run_id=secrets.token_hex(8),
             model=str(inputs.model),
+            ple=str(inputs.ple or ""),
             modes=wanted_modes(config),
             explicit=inputs.explicit,
             is_strict=config.strict,
@@ -192,7 +195,7 @@ class _Service:
         facts = ServiceFacts(
             model_name=inputs.name,
             model_path=str(inputs.model),
-            file_bytes=inputs.model.stat().st_size,
+            file_bytes=bytes_of(wanted.files),
             url=inputs.url,
             run_dir=str(inputs.run_dir),
             started_s=self._started_s,

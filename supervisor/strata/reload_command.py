@@ -16,9 +16,11 @@ from strata.engines.epoch import EngineSetup
 from strata.engines.modes import MODE_KEYS, row_text, wanted_modes
 from strata.engines.process import Launch
 from strata.engines.reload import Reload, ReloadError
-from strata.model_source import engine_arguments, find_engine, find_model
+from strata.model_source import engine_arguments, find_engine, find_model, find_ple
 
-TAKEN = frozenset({*MODE_KEYS, "model", "engine", "isa", "backend", "without_kernel", "strict"})
+TAKEN = frozenset(
+    {*MODE_KEYS, "model", "ple", "engine", "isa", "backend", "without_kernel", "strict"}
+)
 
 
 def new_setup(old: EngineSetup, settings: Settings, command: ReloadCommand) -> EngineSetup:
@@ -31,6 +33,7 @@ def new_setup(old: EngineSetup, settings: Settings, command: ReloadCommand) -> E
     wanted = replace(
         old.wanted,
         model=str(find_model(config)),
+        ple=str(find_ple(config) or ""),
         modes=wanted_modes(config),
         explicit=frozenset(k for k in MODE_KEYS if settings.is_set(k)),
         is_strict=config.strict,

@@ -1,6 +1,7 @@
 // Fuzz target of the GGUF reader: any bytes are refused with an Error or read in full. Touches
 // every tensor byte range and reads every key of interest as every type, so a header that was
 // accepted wrongly shows as a sanitizer report.
+// The same bytes are edits to a part of a split model.
 // Inputs that begin with 'G' are files; all others are lists of edits to a small valid file, so
 // that also blind mutations get behind the magic.
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -86,8 +88,7 @@ Bytes valid_file() {
 // An edit has kEditBytes: where (u16), what (u8), and a value of 8 bytes.
 constexpr size_t kEditBytes = 11;
 
-Bytes edited_file(std::span<const uint8_t> edits) {
-    Bytes file = valid_file();
+void edit(Bytes& file, std::span<const uint8_t> edits) {
     for (; edits.size() >= kEditBytes && !file.empty(); edits = edits.subspan(kEditBytes)) {
         const size_t at = (edits[0] | edits[1] << 8) % file.size();
         const auto place = file.begin() + static_cast<std::ptrdiff_t>(at);
@@ -110,6 +111,11 @@ Bytes edited_file(std::span<const uint8_t> edits) {
                            place + static_cast<std::ptrdiff_t>(std::min<size_t>(edits[3], room)));
         }
     }
+}
+
+Bytes edited_file(std::span<const uint8_t> edits) {
+    Bytes file = valid_file();
+    edit(file, edits);
     return file;
 }
 
@@ -154,6 +160,43 @@ void read_tensors(const strata::gguf::File& file) {
     static_cast<void>(sink);
 }
 
+// A part of a split model of three: two pairs of metadata, one tensor of its own.
+Bytes valid_shard(uint16_t index) {
+    Bytes out{'G', 'G', 'U', 'F'};
+    put<uint32_t>(out, 3);
+    put<uint64_t>(out, 1);
+    put<uint64_t>(out, 3);
+    put_key(out, "split.no", 2);
+    put<uint16_t>(out, index);
+    put_key(out, "split.count", 2);
+    put<uint16_t>(out, 3);
+    put_key(out, "split.tensors.count", 5);
+    put<int32_t>(out, 3);
+    put_text(out, std::string_view("abc").substr(index, 1));
+    put<uint32_t>(out, 1);
+    put<uint64_t>(out, 2);
+    put<uint32_t>(out, 0);
+    put<uint64_t>(out, 0);
+    out.resize((out.size() + 31) / 32 * 32 + 8);
+    return out;
+}
+
+// Parts of which one is edited, in the order that the input says, possibly one of them twice.
+void read_parts(std::span<const uint8_t> data) {
+    std::array<Bytes, 3> shards{valid_shard(0), valid_shard(1), valid_shard(2)};
+    const size_t broken = data[0] % shards.size();
+    edit(shards[broken], data.subspan(2));
+    std::vector<strata::gguf::FileBytes> parts;
+    for (size_t i = 0; i < shards.size(); ++i) {
+        const size_t part = (data[1] & 1u) == 0 ? i : (data[1] >> (2 * i)) % shards.size();
+        parts.push_back({std::as_bytes(std::span(shards[part])), "part.gguf"});
+    }
+    const auto file = strata::gguf::File::parse(std::move(parts));
+    read_keys(file);
+    read_tensors(file);
+    if (file.parts() != shards.size() || file.header_sha256().size() != 64) __builtin_trap();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -168,6 +211,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     } catch (const strata::Error& error) {
         // An untouched file must be read.
         if (size < kEditBytes && (size == 0 || data[0] != 'G')) __builtin_trap();
+        if (!error.code().starts_with("gguf.")) __builtin_trap();
+    }
+    if (size < 2 || data[0] == 'G') return 0;
+    try {
+        read_parts(std::span(data, size));
+    } catch (const strata::Error& error) {
         if (!error.code().starts_with("gguf.")) __builtin_trap();
     }
     return 0;

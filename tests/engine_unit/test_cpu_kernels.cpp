@@ -100,7 +100,7 @@ World make_world(const OpRequest& request) {
     world.vector = random.floats(request.kind == OpKind::Matmul ? request.n
                                  : is_grouped                   ? request.head_dim
                                                                 : request.k);
-    for (uint32_t i = 0; i < request.rope_dims / 2; ++i)
+    for (uint32_t i = 0; i < request.rope_dims / 2 + 1; ++i)
         world.rope.push_back(1.0f / static_cast<float>(1 + i));
     world.values.resize(elements);
     for (int8_t& value : world.values) value = static_cast<int8_t>(random.next() % 255);

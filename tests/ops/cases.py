@@ -24,6 +24,7 @@ from tests.ops.reference import (
     rms_norm_case,
     rms_norm_quantize,
     rope,
+    scale,
     swiglu,
 )
 from tests.ops.stream_cases import STREAM_CASES
@@ -36,6 +37,7 @@ CASES: dict[str, Callable[[np.random.Generator, Request], Case]] = {
     "quantize": quantize_case,
     "matmul": matmul,
     "rope": rope,
+    "scale": scale,
     "kv_append": kv_append,
     "attention": attention,
     "swiglu": swiglu,

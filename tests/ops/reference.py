@@ -172,16 +172,30 @@ def matmul(rng: np.random.Generator, r: Request) -> Case:
     )
 
 
+def scale(rng: np.random.Generator, r: Request) -> Case:
+    x = activations(rng, r["rows"], r["k"])
+    factor = np.array([0.37], np.float32)
+    start = x.astype(np.float64)
+    return Case(
+        r,
+        {"out": x, "vector": factor},
+        ("out",),
+        lambda: {"out": start * factor},
+        row_arrays=("out",),
+    )
+
+
 def rope(rng: np.random.Generator, r: Request) -> Case:
     rows, heads, dim, dims = r["rows"], r["heads"], r["head_dim"], r["rope_dims"]
     x = activations(rng, rows, heads * dim)
     positions = np.array([0, 1, 31, 4095, 131_071, 1_000_003][:rows], np.uint32)
     frequencies = (10_000.0 ** (-np.arange(dims // 2) * 2 / dims)).astype(np.float32)
     start = x.copy()
+    magnitude = np.float32(1.27) if "rope_magnitude" in r["features"] else np.float32(1)
 
     def expected() -> Arrays:
         angle = positions[:, None, None] * frequencies.astype(np.float64)
-        cos, sin = np.cos(angle), np.sin(angle)
+        cos, sin = magnitude * np.cos(angle), magnitude * np.sin(angle)
         y = start.astype(np.float64).reshape(rows, heads, dim)
         turned = y.copy()
         first, second = (
@@ -195,7 +209,7 @@ def rope(rng: np.random.Generator, r: Request) -> Case:
 
     return Case(
         r,
-        {"out": x, "positions": positions, "rope": frequencies},
+        {"out": x, "positions": positions, "rope": np.append(frequencies, magnitude)},
         ("out",),
         expected,
         row_arrays=("out", "positions"),

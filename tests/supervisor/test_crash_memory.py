@@ -349,7 +349,7 @@ async def test_builds_of_one_version_are_told_apart_by_the_executable(tmp_path: 
     model, engine = tmp_path / "m.gguf", tmp_path / "engine"
     model.write_bytes(b"GGUF")
     engine.write_bytes(b"first build")
-    memory = CrashMemory(tmp_path, model, engine, 3600, lambda: 1e9)
+    memory = CrashMemory(tmp_path, (model,), engine, 3600, lambda: 1e9)
     hello = Hello(proto_min=1, proto_max=1, build="1.0", backend="cpu", device="d", pid=1)
 
     async def out() -> list[str]:

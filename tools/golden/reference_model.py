@@ -15,6 +15,8 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
+from tools.golden.rope import rope_table
+
 Array = npt.NDArray[np.float64]
 
 
@@ -40,22 +42,16 @@ class ReferenceModel:
         width = self._uint("embedding_length")
         self._head_dim = self._uint("attention.key_length", width // self._heads)
         self._eps = float(self._meta[f"{self._architecture}.attention.layer_norm_rms_epsilon"])
-        self._frequencies = self._rope_frequencies()
+        rope = rope_table(self._meta, self._architecture, self._head_dim)
+        factors = self._tensors.get("rope_freqs.weight")
+        self._frequencies = rope.frequencies if factors is None else rope.frequencies / factors
+        self._magnitude = rope.magnitude
 
     def _uint(self, name: str, fallback: int | None = None) -> int:
         value = self._meta.get(f"{self._architecture}.{name}", fallback)
         if value is None:
             raise KeyError(f"{self._architecture}.{name}")
         return int(value)
-
-    def _rope_frequencies(self) -> Array:
-        a = self._architecture
-        dims = self._uint("rope.dimension_count", self._head_dim)
-        base = float(self._meta.get(f"{a}.rope.freq_base", 10000.0))
-        frequencies: Array = base ** (-2.0 * np.arange(dims // 2) / dims)
-        frequencies /= float(self._meta.get(f"{a}.rope.scaling.factor", 1.0))
-        factors = self._tensors.get("rope_freqs.weight")
-        return frequencies if factors is None else frequencies / factors
 
     def _norm(self, x: Array, gain: str) -> Array:
         scale = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + self._eps)
@@ -73,8 +69,9 @@ class ReferenceModel:
         first = slice(0, half) if neox else slice(0, 2 * half, 2)
         second = slice(half, 2 * half) if neox else slice(1, 2 * half, 2)
         y = x.copy()
-        y[..., first] = x[..., first] * np.cos(angles) - x[..., second] * np.sin(angles)
-        y[..., second] = x[..., first] * np.sin(angles) + x[..., second] * np.cos(angles)
+        cos, sin = self._magnitude * np.cos(angles), self._magnitude * np.sin(angles)
+        y[..., first] = x[..., first] * cos - x[..., second] * sin
+        y[..., second] = x[..., first] * sin + x[..., second] * cos
         return y
 
     def _attention(self, h: Array, block: str) -> Array:

@@ -48,10 +48,11 @@ class RecurrentReference(ReferenceModel):
         """x [T, heads, head_dim]: the first rope dims, halves paired."""
         half = self._frequencies.size
         angles = np.arange(len(x))[:, None, None] * self._frequencies
+        cos, sin = self._magnitude * np.cos(angles), self._magnitude * np.sin(angles)
         y = x.copy()
         first, second = x[..., :half], x[..., half : 2 * half]
-        y[..., :half] = first * np.cos(angles) - second * np.sin(angles)
-        y[..., half : 2 * half] = first * np.sin(angles) + second * np.cos(angles)
+        y[..., :half] = first * cos - second * sin
+        y[..., half : 2 * half] = first * sin + second * cos
         return y
 
     def _visible(self, h: Array, _block: str) -> npt.NDArray[np.bool_]:

@@ -29,7 +29,7 @@ class Course:
         """`rung` chooses the rung of the ladder at CAPS, `less` says what to ask for at most."""
         memory = CrashMemory(
             setup.run_dir,
-            Path(setup.wanted.model),
+            setup.wanted.files,
             setup.launch.executable,
             setup.quarantine_trial_s,
             setup.clock,
@@ -46,9 +46,14 @@ class Course:
         return replace(self, setup=replace(self.setup, wanted=wanted))
 
     @property
-    def inputs(self) -> tuple[Path, Path]:
-        """Model file and executable."""
-        return Path(self.setup.wanted.model), self.setup.launch.executable
+    def files(self) -> tuple[Path, ...]:
+        """Of the model, the one that it is known by first."""
+        return self.setup.wanted.files
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """Model files and, last, the executable."""
+        return (*self.files, self.setup.launch.executable)
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -66,4 +71,4 @@ class Course:
         """What was asked for."""
         asked = self.setup.wanted
         modes = (asked.modes, sorted(asked.explicit), asked.is_strict, asked.without_kernels)
-        return (asked.model, *modes)
+        return (asked.model, asked.ple, *modes)

@@ -50,18 +50,18 @@ class CrashMemory:
     def __init__(
         self,
         run_dir: Path,
-        model: Path,
+        files: Sequence[Path],  # of the model, the one that it is known by first
         executable: Path,
         trial_wait_s: float,
         clock: Callable[[], float],
     ) -> None:
         self._quarantine = Quarantine(trial_wait_s, clock)
         self._file = QuarantineFile(run_dir)
-        self._model = model
+        self._files = files
         self._executable = executable
         self._build = ""  # hash of the executable at the engine's start
         self._build_stat = (0, 0)  # of the executable when it was hashed
-        self._stat = (0, 0)  # size and time of change of the model file at the engine's start
+        self._stat = (0, 0)  # size and time of change of the model files at the engine's start
         self._place: Place | None = None  # of the engine that runs, from its HELLO on
         self._problem = ""
         self._is_kept = False
@@ -74,15 +74,15 @@ class CrashMemory:
 
     @property
     def inputs(self) -> tuple[str, tuple[int, int]]:
-        """Hash of the executable, and size and time of change of the model file, as of the last
+        """Hash of the executable, and size and time of change of the model files, as of the last
         start."""
         return self._build, self._stat
 
     async def on_start(self) -> None:
         """Before each start: looks at the files and takes over what others changed."""
         self._place = None
-        self._stat = await asyncio.to_thread(size_and_time, self._model)
-        build_stat = await asyncio.to_thread(size_and_time, self._executable)
+        self._stat = await asyncio.to_thread(size_and_time, self._files)
+        build_stat = await asyncio.to_thread(size_and_time, (self._executable,))
         if build_stat != self._build_stat:
             self._build_stat = build_stat
             self._build = await asyncio.to_thread(hash_of, self._executable)
@@ -90,7 +90,7 @@ class CrashMemory:
 
     def offer(self, hello: Hello) -> Sequence[QuarantineRecord]:
         """Records of the modes that the engine that says HELLO must not offer."""
-        self._place = place_of(hello, self._build, self._model, self._stat)
+        self._place = place_of(hello, self._build, self._files[0], self._stat)
         started = self._quarantine.on_start(self._place)
         self._tell_forgotten(started.forgotten)
         for record in started.on_trial:

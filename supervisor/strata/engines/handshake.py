@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 from strata_protocol.exit_codes import ExitCode
@@ -26,6 +27,7 @@ from strata_protocol.messages import (
 from strata_protocol.peer import negotiate
 
 from strata.engines.less import Less
+from strata.engines.model_files import model_files
 from strata.engines.modes import Choice, ModeRow, Policy, choose
 from strata.engines.quarantine import QuarantineRecord
 
@@ -62,6 +64,12 @@ class Wanted:
     quarantine: Callable[[Hello], Sequence[QuarantineRecord]] = nothing_quarantined
     rung: Callable[[Choice], tuple[int, str]] = top_rung
     less: Callable[[], Less | None] = nothing_less
+    ple: str = ""  # file of the per-layer embedding table, where that is one of its own
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All files of the model, the one that is named first."""
+        return model_files(Path(self.model), self.ple)
 
     @property
     def policy(self) -> Policy:
@@ -172,6 +180,7 @@ class Handshake:
                     want=wanted.modes if self._less is None else self._less.of(wanted.modes),
                     quarantine=[record.mode for record in self.quarantine],
                     without_kernels=list(wanted.without_kernels),
+                    ple=wanted.ple,
                 )
             )
         ]

@@ -6,21 +6,28 @@ Reads files and remembers nothing; what a place means is `quarantine.py`'s.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from strata_protocol.messages import Hello
 
 from strata.engines.quarantine import Place
 
+TIMES_MODULUS = 2**63  # a sum of times stays a number that every reader of JSON takes
 
-def size_and_time(path: Path) -> tuple[int, int]:
+
+def size_and_time(files: Sequence[Path]) -> tuple[int, int]:
     """Bytes and time of change (ns); zeros for a file that is not there: the engine will refuse
-    it."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return 0, 0
-    return stat.st_size, stat.st_mtime_ns
+    it. Of several files the sums, times as a number that differs whichever of them changes."""
+    size = mtime_ns = 0
+    for path in files:
+        try:
+            stat = path.stat()
+        except OSError:
+            continue
+        size += stat.st_size
+        mtime_ns += stat.st_mtime_ns
+    return size, mtime_ns % TIMES_MODULUS
 
 
 def hash_of(executable: Path) -> str:
@@ -34,7 +41,7 @@ def hash_of(executable: Path) -> str:
 
 def place_of(hello: Hello, build: str, model: Path, stat: tuple[int, int]) -> Place:
     """Where the engine that says HELLO is; `build` and `stat` are what `hash_of` and
-    `size_and_time` found of its executable and of its model file when it was started."""
+    `size_and_time` found of its executable and of its model files when it was started."""
     size, mtime_ns = stat
     return Place(
         build=f"{hello.build} {build}".rstrip(),  # two builds may share a version

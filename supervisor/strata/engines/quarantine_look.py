@@ -22,7 +22,7 @@ class QuarantineLook:
 
     records: Sequence[QuarantineRecord]
     model: Path
-    stat: tuple[int, int]  # of the model file
+    stat: tuple[int, int]  # of the model files
     build: str  # hash of the engine's executable
     trial_wait_s: float
     now: float  # seconds of the wall clock
@@ -42,9 +42,14 @@ class QuarantineLook:
 
 
 def look(
-    run_dir: Path, model: Path, executable: Path, trial_wait_s: float, clock: Callable[[], float]
+    run_dir: Path,
+    files: Sequence[Path],
+    executable: Path,
+    trial_wait_s: float,
+    clock: Callable[[], float],
 ) -> QuarantineLook:
-    """Reads the files. A quarantine that cannot be read applies to nothing, as at a start."""
+    """Reads the files; `files` are the model's. A quarantine that cannot be read applies to
+    nothing, as at a start."""
     records: Sequence[QuarantineRecord] = ()
     problem = ""
     path = run_dir / quarantine_file.FILE_NAME
@@ -55,5 +60,11 @@ def look(
     except OSError as error:
         problem = f"{path} cannot be read: {error.strerror or error}"
     return QuarantineLook(
-        records, model, size_and_time(model), hash_of(executable), trial_wait_s, clock(), problem
+        records,
+        files[0],
+        size_and_time(files),
+        hash_of(executable),
+        trial_wait_s,
+        clock(),
+        problem,
     )

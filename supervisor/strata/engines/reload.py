@@ -105,6 +105,7 @@ async def find_room(course: Course, available: Callable[[], int] = bytes_availab
         model=wanted.model,
         want=wanted.modes,
         without_kernels=list(wanted.without_kernels),
+        ple=wanted.ple,
     )
     answer = await ask(launch, offer, lambda _: [])
     if isinstance(answer.said, Refuse):

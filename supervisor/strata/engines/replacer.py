@@ -190,16 +190,16 @@ class Replacer:
         """True when the old engine is to end. Raises StrataError."""
         old = self._host.course
         new = Course.of(wanted.setup, top_rung)
-        if new.inputs[0] != old.inputs[0]:
+        if new.files != old.files:
             raise ReloadError(
-                f"the service has {old.inputs[0]}; a reload serves the same model file, another"
+                f"the service has {old.files[0]}; a reload serves the same model file, another"
                 " one needs a restart of the service",
                 exit_code=78,
             )
         now = await asyncio.to_thread(fingerprint, new.inputs)
-        if now[0] != self._host.found[0]:
+        if now[:-1] != self._host.found[:-1]:
             raise ReloadError(
-                f"the model file {new.inputs[0]} has changed since it was loaded; another model"
+                f"the model file {new.files[0]} has changed since it was loaded; another model"
                 " needs a restart of the service",
                 exit_code=78,
             )
