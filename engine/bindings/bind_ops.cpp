@@ -180,7 +180,8 @@ class Op {
         call_.ngram =
             array_of<uint64_t>(arrays, "ngram", ngram_words(request_.taps, request_.heads));
         bind_states(arrays);
-        const uint32_t magnitudes = request_.kind == OpKind::Rope ? 1 : 0;
+        const bool rotates = request_.kind == OpKind::Rope || request_.kind == OpKind::IndexBlocks;
+        const uint32_t magnitudes = rotates ? 1 : 0;
         call_.rope = array_of<float>(arrays, "rope", request_.rope_dims / 2 + magnitudes);
         call_.quant.values = array_of<int8_t>(arrays, "values", values);
         call_.quant.scales = array_of<float>(arrays, "scales", values / 32);

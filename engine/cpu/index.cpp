@@ -61,11 +61,13 @@ void run_append(const OpCall& call, WorkRange range) {
 
 template <Isa kIsa>
 void run_blocks(const OpCall& call, WorkRange range) {
+    const bool has_magnitude = (call.request->features & kFeatureRopeMagnitude) != 0;
     const IndexBlocksArgs args{index_args(call),
                                call.vector,
                                call.rope,
                                call.request->rope_dims,
                                (call.request->features & kFeatureRopeNeox) != 0,
+                               has_magnitude ? call.rope[call.request->rope_dims / 2] : 1.0f,
                                call.eps};
     isa_ops<kIsa>().index_blocks(args, range.begin, range.end);
 }
@@ -157,7 +159,7 @@ std::vector<OpRequest> test_requests() {
         uint32_t rows, heads, head_dim, block_tokens, blocks_used, features;
     } shapes[] = {{1, 4, 128, 4, 5, kFeatureRopeNeox},
                   {19, 2, 32, 4, 3, kFeatureRopeNeox},
-                  {24, 1, 16, 8, 2, 0},
+                  {24, 1, 16, 8, 2, kFeatureRopeMagnitude},
                   {21, 3, 48, 2, 1, kFeatureRopeNeox | kFeatureRopeFactors},
                   {9, 4, 64, 32, 2, 0}};
     for (const DType kv : {DType::F16, DType::F32}) {
@@ -206,7 +208,7 @@ void append(std::vector<KernelEntry>& table) {
         "index_append.page32.f16_f32.", match_index, run_append<kIsa>, bytes_append));
     KernelEntry blocks = entry_of<kIsa, OpKind::IndexBlocks>(
         "index_blocks.page32.f16_f32.", match_blocks, run_blocks<kIsa>, bytes_blocks);
-    blocks.features = kFeatureRopeNeox | kFeatureRopeFactors;
+    blocks.features = kFeatureRopeNeox | kFeatureRopeFactors | kFeatureRopeMagnitude;
     blocks.tolerance = {.abs = 2e-6, .rel = 1e-3, .nmse = 1e-6};  // of f16: half of 2^-10
     table.push_back(blocks);
     KernelEntry select = entry_of<kIsa, OpKind::SelectTokens>(

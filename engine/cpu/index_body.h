@@ -54,6 +54,10 @@ inline void complete_block(const IndexBlocksArgs& a, uint32_t row) {
     float cosines[kRopePairsMax];
     float sines[kRopePairsMax];
     rope_angles(first, a.frequencies, a.rope_dims / 2, cosines, sines);
+    for (uint32_t i = 0; i < a.rope_dims / 2; ++i) {
+        cosines[i] *= a.magnitude;
+        sines[i] *= a.magnitude;
+    }
     rotate_head(key, a.rope_dims / 2, a.is_neox, cosines, sines);
     const uint32_t blocks = kPage / tokens;
     E* const to = static_cast<E*>(a.index.blocks) + index_page(a.index, row, page, blocks) +

@@ -139,6 +139,7 @@ struct IndexBlocksArgs {
     const float* frequencies;  // [rope_dims / 2]
     uint32_t rope_dims;
     bool is_neox;
+    float magnitude;  // of rotated elements
     float eps;
 };
 

@@ -13,7 +13,7 @@ import strata_engine_testing as engine
 from tests.model.loading import load, logits_of
 from tests.model.test_draft_layers import Sequence, behind
 from tools.golden.reference_qwen4exp import Qwen4ExpReference
-from tools.synth_model import Shape, write_model
+from tools.synth_model import MetaValue, Shape, write_model
 
 SHAPE = Shape(
     architecture="qwen4exp", layers=4, width=64, head_dim=32, rope_dims=16, experts=6, shared_ff=64
@@ -183,7 +183,7 @@ def test_forms_of_drafters_are_refused(tmp_path: Path) -> None:
         ({"ple.head_offsets": None}, "ple.head_offsets is missing"),
         ({"embedding_length_per_layer_input": 0}, "embedding_length_per_layer_input is 0"),
         ({"expert_gating_func": 2}, "expert_gating_func is 2; supported is 1"),
-        ({"rope.scaling.type": "yarn"}, "supported are none and linear"),
+        ({"rope.scaling.type": "dynamic"}, "supported are none, linear and yarn"),
     ],
     ids=str,
 )
@@ -260,6 +260,21 @@ def test_chosen_tokens_match_the_reference(sizes: dict[str, int], isa: str, tmp_
     dense = logits_of(load(everything, isa=isa), tokens_of(1))
     np.testing.assert_array_equal(dense[:seen], whole[:seen])
     assert np.abs(dense[seen:] - whole[seen:]).max() > 1e-3
+
+
+def test_index_keys_rotate_as_keys_do(tmp_path: Path) -> None:
+    """YaRN multiplies what rotates."""
+    yarn: dict[str, MetaValue] = {
+        "qwen4exp.rope.scaling.type": "yarn",
+        "qwen4exp.rope.scaling.factor": 8.0,
+        "qwen4exp.rope.scaling.original_context_length": 64,
+    }
+    shape = dataclasses.replace(SHAPE, **CHOOSING)
+    path = write_model(tmp_path / "m.gguf", shape, seed=3, metadata=yarn)
+    wanted = Qwen4ExpReference(path).logits(tokens_of(1))
+    assert_matches(logits_of(load(path), tokens_of(1)), wanted)
+    plain = Qwen4ExpReference(write_model(tmp_path / "p.gguf", shape, seed=3))
+    assert np.abs(plain.logits(tokens_of(1)) - wanted).max() > 1e-2
 
 
 def test_layers_that_choose_differently_are_refused(tmp_path: Path) -> None:

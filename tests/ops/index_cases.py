@@ -77,10 +77,12 @@ def rotated(key: NDArray[np.float64], position: int, r: Request, rope: NDArray[n
         if "rope_neox" in r["features"]
         else (slice(0, dims, 2), slice(1, dims, 2))
     )
-    angle = position * rope.astype(np.float64)
+    magnitude = float(rope[dims // 2])
+    angle = position * rope[: dims // 2].astype(np.float64)
+    cos, sin = magnitude * np.cos(angle), magnitude * np.sin(angle)
     out = key.copy()
-    out[first] = key[first] * np.cos(angle) - key[second] * np.sin(angle)
-    out[second] = key[first] * np.sin(angle) + key[second] * np.cos(angle)
+    out[first] = key[first] * cos - key[second] * sin
+    out[second] = key[first] * sin + key[second] * cos
     return out
 
 
@@ -89,7 +91,9 @@ def index_blocks(rng: np.random.Generator, r: Request) -> Case:
     pages, tokens = int(arrays["page_tables"].size + 2), r["block_tokens"]
     raw = rng.standard_normal((pages, PAGE, r["head_dim"])).astype(kind_of(r))
     dims = r["rope_dims"]
-    rope = (10_000.0 ** (-np.arange(dims // 2) * 2 / dims)).astype(np.float32)
+    magnitude = 1.27 if "rope_magnitude" in r["features"] else 1.0
+    frequencies = 10_000.0 ** (-np.arange(dims // 2) * 2 / dims)
+    rope = np.append(frequencies, magnitude).astype(np.float32)
     gain = activations(rng, 1, r["head_dim"])[0]
     arrays |= {
         "index_keys": raw.view(empty(r, 0, PAGE).dtype),

@@ -58,11 +58,10 @@ class Qwen4ExpReference(RecurrentReference):
         """x [rows, dim], each rotated at its position: the first rope dims, halves paired."""
         half = self._frequencies.size
         angles = positions[:, None] * self._frequencies
+        cos, sin = self._magnitude * np.cos(angles), self._magnitude * np.sin(angles)
         y = x.copy()
-        y[:, :half] = x[:, :half] * np.cos(angles) - x[:, half : 2 * half] * np.sin(angles)
-        y[:, half : 2 * half] = x[:, :half] * np.sin(angles) + x[:, half : 2 * half] * np.cos(
-            angles
-        )
+        y[:, :half] = x[:, :half] * cos - x[:, half : 2 * half] * sin
+        y[:, half : 2 * half] = x[:, :half] * sin + x[:, half : 2 * half] * cos
         return y
 
     def _norm_streams(self, x: Array, gains: str) -> Array:
