@@ -160,24 +160,34 @@ ValueId GraphBuilder::draft_input_streams(std::string_view embedding_tensor) {
         TensorSlice weight = matrix(full_name(tensor, ".weight"), k, hp_.width);
         weight.rows = hp_.width;
         const ValueId out = new_value(hp_.hidden_width(), false);
-        Node& node = add_node(NodeKind::Matmul);
-        node.x = x;
-        node.out = out;
-        node.weight = weight;
+        Node& matmul = add_node(NodeKind::Matmul);
+        matmul.x = x;
+        matmul.out = out;
+        matmul.weight = weight;
         return out;
     };
-    if (!has("nextn.eh_proj") && has("nextn.fc_embd")) {  // as draft_projection()
-        const ValueId out = project(first, "nextn.fc_embd", hp_.width);
-        add(out, project(second, "nextn.fc_hidden", hp_.width));
-        return out;
-    }
     by_stream.width = 2 * hp_.width;
     const ValueId both = new_value(by_stream);
     Node& node = add_node(NodeKind::Concat);
     node.x = first;
     node.y = second;
     node.out = both;
-    return project(both, "nextn.eh_proj", 2 * uint64_t{hp_.width});
+    if (has("nextn.eh_proj") || !has("nextn.fc_embd")) {
+        return project(both, "nextn.eh_proj", 2 * uint64_t{hp_.width});
+    }
+    // As draft_projection(). A norm of all streams has a row of them all; cut out of `both` each
+    // stream's part is a row of its own.
+    by_stream.width = hp_.width;
+    const ValueId parts = new_value(by_stream);
+    Node& cut = add_node(NodeKind::Slice);
+    cut.x = both;
+    cut.out = parts;
+    cut.heads = 1;
+    cut.offset = hp_.width;
+    cut.group = hp_.width;
+    const ValueId out = project(first, "nextn.fc_embd", hp_.width);
+    add(out, project(parts, "nextn.fc_hidden", hp_.width));
+    return out;
 }
 
 }  // namespace strata

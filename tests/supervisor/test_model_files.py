@@ -9,6 +9,7 @@ from strata.cli import check_header
 from strata.engines.model_files import base_name, bytes_of, model_files
 from strata.engines.place import size_and_time
 from strata.errors import ModelDataError, ModelMissingError
+from strata.observe.words import progress
 
 from tools.synth_files import split_model
 from tools.synth_model import Shape, write_drafter, write_model
@@ -62,3 +63,17 @@ def test_renamed_part(parts: list[Path], tmp_path: Path) -> None:
 def test_drafter(tmp_path: Path) -> None:
     with pytest.raises(ModelDataError, match="use it with --mtp beside its model"):
         check_header(write_drafter(tmp_path / "d.gguf", Shape()))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((3, 2**31, "bytes"), "0 %, 3 B of 2.0 GiB"),
+        ((2**30, 3 * 2**30, "bytes"), "33 %, 1.0 GiB of 3.0 GiB"),
+        ((5, 0, "bytes"), "5 B"),
+        ((2, 6, "probes"), "33 %"),
+        ((2, 0, "probes"), "2 probes"),
+    ],
+)
+def test_progress_in_words(given: tuple[int, int, str], said: str) -> None:
+    assert progress(*given) == said

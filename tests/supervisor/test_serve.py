@@ -401,7 +401,7 @@ def test_a_service_without_a_terminal_does_without_what_draws_on_one() -> None:
         "from strata.observe.terminal import Terminal\n"
         "output = Output()\n"
         "terminal = Terminal(output, with_progress=True)\n"
-        "terminal.show_progress('map', 1, 2, 'bytes')\n"
+        "terminal.show_progress('map', 1024, 2048, 'bytes')\n"
         "terminal.show_modes([], [])\n"
         "terminal.show_ready('http://host', 'name', 1.0)\n"
         "terminal.close(); output.close()\n"
@@ -411,6 +411,6 @@ def test_a_service_without_a_terminal_does_without_what_draws_on_one() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "loading: map 50 %\n"
+    assert done.stderr == "loading: map 50 %, 1.0 KiB of 2.0 KiB\n"
     lines = done.stdout.splitlines()
     assert lines[-2:] == ["ready: http://host/v1  model name  (1.0 s)", "[]"]

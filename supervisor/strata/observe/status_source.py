@@ -13,6 +13,7 @@ from strata.engines.epoch import Epoch
 from strata.engines.modes import ModeRow, row_text, sentences
 from strata.engines.owner import EngineOwner
 from strata.engines.owner_view import EngineState
+from strata.observe import words
 from strata.observe.metrics import Metrics
 from strata.observe.status import (
     EngineStatus,
@@ -152,8 +153,8 @@ class StatusSource:
         progress = epoch.handshake.progress
         if progress is None:
             return "the engine is finding out what it can run"
-        share = f" {100 * progress.done // progress.total} %" if progress.total else ""
-        return f"the model is loading: {progress.phase}{share}"
+        amount = words.progress(progress.done, progress.total, progress.unit)
+        return f"the model is loading: {progress.phase} {amount}"
 
     def _model(self) -> ModelStatus:
         facts, epoch = self._facts, self._owner.view.epoch

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 from strata_protocol.messages import MemoryPart
 
 from strata.engines.modes import ModeRow
+from strata.observe import words
 from strata.observe.mode_lines import because, memory_lines, note_lines, shown_rows, table_lines
 from strata.observe.output import Output
 
@@ -79,8 +80,7 @@ class Terminal:
         if phase == self._shown_phase and now - self._shown_s < PLAIN_PROGRESS_S:
             return
         self._shown_phase, self._shown_s = phase, now
-        amount = f"{100 * done // total} %" if total else f"{done} {unit}"
-        self.write_log_line(f"loading: {phase} {amount}")
+        self.write_log_line(f"loading: {phase} {words.progress(done, total, unit)}")
 
     def _modes(self, rows: Sequence[ModeRow], memory: Sequence[MemoryPart]) -> None:
         self._end_bar()

@@ -7,8 +7,19 @@ import textwrap
 from pathlib import Path
 
 from strata.config import Config
+from strata.engines.modes import bytes_text
 
 LINE_WIDTH = 120
+
+
+def progress(done: int, total: int, unit: str) -> str:
+    """ "42 %, 1.2 GiB of 2.9 GiB"; without a total what is done."""
+    in_bytes = unit == "bytes"
+    amount = bytes_text(done) if in_bytes else f"{done} {unit}"
+    if not total:
+        return amount
+    share = f"{100 * done // total} %"
+    return f"{share}, {amount} of {bytes_text(total)}" if in_bytes else share
 
 
 def counted(count: int, word: str, ending: str = "s") -> str:
