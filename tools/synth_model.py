@@ -227,6 +227,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--architecture", "--arch", choices=ARCHITECTURES, default="llama")
     parser.add_argument("--type", choices=TYPES, default="f32", help="type of the matrices")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rope-scaling", choices=("none", "linear", "yarn"), default="none")
+    parser.add_argument("--rope-factor", type=float, default=4.0, help="of --rope-scaling")
     parser.add_argument("--untied", dest="tied", action="store_false", help="a head of its own")
     for field in dataclasses.fields(Shape):  # sizes are numbers, everything else is a switch
         flag = "--" + field.name.replace("_", "-")
@@ -236,7 +238,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.add_argument(flag, action="store_true")
     args = parser.parse_args(argv)
     shape = Shape(**{field.name: getattr(args, field.name) for field in dataclasses.fields(Shape)})
-    write_model(args.out, shape, kind=args.type, seed=args.seed)
+    scaling: dict[str, MetaValue | None] = {}
+    if args.rope_scaling != "none":
+        scaling = {
+            f"{args.arch}.rope.scaling.type": args.rope_scaling,
+            f"{args.arch}.rope.scaling.factor": args.rope_factor,
+            f"{args.arch}.rope.scaling.original_context_length": args.context,
+            f"{args.arch}.context_length": int(args.context * args.rope_factor),
+        }
+    write_model(args.out, shape, kind=args.type, seed=args.seed, metadata=scaling)
     print(f"{args.out}: {args.out.stat().st_size} bytes")
     return 0
 

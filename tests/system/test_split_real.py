@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.system.real_service import Service
-from tools.synth_files import split_model
+from tools.synth_files import split_model, take_tensor
 from tools.synth_model import Shape, write_drafter, write_model
 
 FLAGS = ("--batch", "2", "--max-context", "256", "--log-level", "info")
@@ -68,3 +68,26 @@ def test_what_is_no_model_is_refused_at_once(engine_path: Path, tmp_path: Path) 
             )  # fmt: skip
             assert ended.returncode != 0
             assert said in ended.stderr, ended.stderr
+
+
+def test_plan_with_a_table_in_a_file_of_its_own(
+    engine_path: Path, repository: Path, tmp_path: Path
+) -> None:
+    whole = repository / "tests/data/oracle/tiny-qwen4exp-q.gguf"
+    model, table = take_tensor(whole, tmp_path / "m", "per_layer_token_embd.weight")
+    flags = ["--engine", str(engine_path), "--run-dir", str(tmp_path / "run"), "--json"]
+
+    def plan(*given: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "strata", "plan", *given, *flags],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    report = json.loads(plan(str(model), "--ple", str(table)).stdout)
+    assert report["model"]["file_bytes"] == model.stat().st_size + table.stat().st_size
+    without = plan(str(model))
+    assert without.returncode != 0
+    assert "name the file that holds it with --ple" in without.stderr
+    absent = plan(str(model), "--ple", str(tmp_path / "absent.gguf"))
+    assert absent.returncode != 0
+    assert "absent.gguf does not exist" in absent.stderr
