@@ -241,10 +241,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     scaling: dict[str, MetaValue | None] = {}
     if args.rope_scaling != "none":
         scaling = {
-            f"{args.arch}.rope.scaling.type": args.rope_scaling,
-            f"{args.arch}.rope.scaling.factor": args.rope_factor,
-            f"{args.arch}.rope.scaling.original_context_length": args.context,
-            f"{args.arch}.context_length": int(args.context * args.rope_factor),
+            f"{args.architecture}.rope.scaling.type": args.rope_scaling,
+            f"{args.architecture}.rope.scaling.factor": args.rope_factor,
+            f"{args.architecture}.rope.scaling.original_context_length": args.context,
+            f"{args.architecture}.context_length": int(args.context * args.rope_factor),
         }
     write_model(args.out, shape, kind=args.type, seed=args.seed, metadata=scaling)
     print(f"{args.out}: {args.out.stat().st_size} bytes")

@@ -16,7 +16,7 @@ import strata_engine_testing as engine
 from tests.model.loading import load, logits_of
 from tools.golden.reference_model import ReferenceModel
 from tools.golden.rope import rope_table
-from tools.synth_model import MetaValue, Shape, write_model
+from tools.synth_model import MetaValue, Shape, main, write_model
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data/rope/vectors.json").read_text())
 SHAPE = Shape(layers=2, width=64, head_dim=32, context=1024)
@@ -117,3 +117,13 @@ def test_refused(keys: dict[str, MetaValue | None], text: str, tmp_path: Path) -
         engine.model_facts(str(write_model(tmp_path / "m.gguf", SHAPE, metadata=named)))
     assert caught.value.code == "model.metadata"
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["none", "linear", "yarn"])
+def test_models_from_the_command_line(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    assert main([str(path), "--rope-scaling", kind, "--rope-factor", "2", "--context", "256"]) == 0
+    frequencies, magnitude = engine.rope_table(str(path))
+    assert engine.model_facts(str(path))["context"] == (256 if kind == "none" else 512)
+    assert frequencies[0] == (0.5 if kind == "linear" else 1.0)
+    assert (magnitude > 1) == (kind == "yarn")
