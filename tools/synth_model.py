@@ -23,7 +23,8 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from tools.random_blocks import Floats, encode, random_weight, tensor_type
+from tools.block_types import BLOCKS, FLOATS, Floats, tensor_type
+from tools.random_blocks import encode, random_weight
 from tools.synth_shapes import (
     ARCHITECTURES,
     MetaValue,
@@ -35,7 +36,7 @@ from tools.synth_shapes import (
 )
 from tools.synth_tokenizer import VOCAB_MIN
 
-TYPES = ("f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k")
+TYPES = (*FLOATS, *BLOCKS)
 
 QUIET = np.float32(0.02)  # what predictable layers are damped by, in the norms of their input
 QUIET_NORMS = (

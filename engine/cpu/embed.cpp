@@ -2,29 +2,16 @@
 // Bytes moved: one weight row and one output row per token.
 #include "engine/base/assert.h"
 #include "engine/cpu/entries.h"
+#include "engine/cpu/weight_types.h"
 #include "engine/quant/dequantize.h"
 
 namespace strata::cpu {
 namespace {
 
-constexpr DType kTypes[] = {DType::F32,
-                            DType::F16,
-                            DType::BF16,
-                            DType::Q4_0,
-                            DType::Q4_1,
-                            DType::Q5_0,
-                            DType::Q5_1,
-                            DType::Q8_0,
-                            DType::Q4_K,
-                            DType::Q5_K,
-                            DType::Q6_K};
-
 Refused match(const OpRequest& request) {
-    for (const DType type : kTypes) {
-        if (request.weight != type) continue;
-        return not_multiple("n", request.n, dtype_info(type).block_elements);
-    }
-    return one_of("weight", dtype_name(request.weight), "f32, f16, bf16, q4_0 to q6_k");
+    if (!can_dequantize(request.weight))
+        return one_of("weight", dtype_name(request.weight), "types that have a decoder");
+    return not_multiple("n", request.n, dtype_info(request.weight).block_elements);
 }
 
 // The weight view of a table: n = vocabulary rows, k = width of a row.
@@ -46,16 +33,19 @@ uint64_t bytes_moved(const OpRequest& r) {
 
 std::vector<OpRequest> test_requests() {
     std::vector<OpRequest> requests;
-    for (const DType type : kTypes) {
-        const uint32_t block = dtype_info(type).block_elements;
+    const auto append = [&]<DType kType>() {
+        const uint32_t block = dtype_info(kType).block_elements;
         OpRequest request;
         request.kind = OpKind::Embed;
-        request.weight = type;
+        request.weight = kType;
         request.rows = 5;
         request.n = block == 1 ? 67 : 3 * block;
         request.k = 41;
         requests.push_back(request);
-    }
+    };
+    FloatTypes::each(append);
+    PackedTypes::each(append);
+    TileTypes::each(append);
     return requests;
 }
 

@@ -1,6 +1,7 @@
 // ExpertMatmul: the products of each row with the experts it chose, [R, k] x [experts, n, k] ->
-// [R * experts_used, n] in the order of experts, in the two families of matmul.cpp:
+// [R * experts_used, n] in the order of experts, in the families of matmul.cpp:
 //   expert_matmul.rows16.*_x_i8   packed block formats, each expert in tiles of its own
+//   expert_matmul.tile16.*_x_i8   block formats that launches unpack tile by tile
 //   expert_matmul.rowdot.*_x_f32  any type in the file's layout
 //
 // The arithmetic is that of matmul_i8_body.h and matmul_f32_body.h, one chain per (row, output);
@@ -15,6 +16,7 @@
 
 #include "engine/cpu/entries.h"
 #include "engine/cpu/rows16.h"
+#include "engine/cpu/weight_types.h"
 #include "engine/plan/routing.h"
 
 namespace strata::cpu {
@@ -110,6 +112,12 @@ const uint8_t* weight_of(const OpCall& call, uint32_t expert) {
     return reinterpret_cast<const uint8_t*>(call.weight.data) + expert * call.weight.expert_bytes;
 }
 
+// Room for the rows of a group, where they do not lie side by side.
+uint64_t scratch_i8(const OpRequest& r) {
+    const bool is_in_order = (r.features & kFeatureExpertOrder) != 0;
+    return is_in_order ? 0 : rows_max(r) * (r.k + r.k / 32 * 8ull);
+}
+
 // Int8 rows of the group, side by side.
 void bind_rows(const OpCall& call, const Routing& routing, const Part& part, MatmulI8Args& args) {
     const uint64_t k = call.weight.k;
@@ -152,9 +160,33 @@ void run_i8(const OpCall& call, WorkRange range) {
     });
 }
 
-uint64_t scratch_i8(const OpRequest& r) {
-    const bool is_in_order = (r.features & kFeatureExpertOrder) != 0;
-    return is_in_order ? 0 : rows_max(r) * (r.k + r.k / 32 * 8ull);
+// Behind the rows is room for a tile.
+template <Isa kIsa, DType kType>
+void run_tile(const OpCall& call, WorkRange range) {
+    const Routing routing = routing_of(call);
+    auto* const tile = reinterpret_cast<uint8_t*>(call.scratch) + scratch_i8(*call.request);
+    WeightView weight = call.weight;
+    MatmulI8Args args{};
+    args.layout = rows16_layout(kType, weight.k);
+    args.packed = tile;
+    args.n = weight.n;
+    args.k = weight.k;
+    for_each_part(call, range, routing, [&](const Part& part) {
+        weight.data = call.weight.data + part.expert * call.weight.expert_bytes;
+        args.out = call.out + uint64_t{part.place} * args.n;
+        args.rows = part.rows;
+        bind_rows(call, routing, part, args);
+        for (uint32_t output = part.begin; output < part.end; output += kTileRows) {
+            rows16_unpack_tile(weight, output / kTileRows, tile);
+            args.first_output = output;
+            isa_ops<kIsa>().matmul_i8[*packed_format(kType)](args, 0, 1);
+        }
+        scale_outputs(call, part);
+    });
+}
+
+uint64_t scratch_tile(const OpRequest& r) {
+    return scratch_i8(r) + rows16_layout(r.weight, r.k).tile_bytes;
 }
 
 // f32 rows of the group, side by side; behind them is room for the decoded weights.
@@ -197,9 +229,16 @@ uint64_t experts_read(const OpRequest& r) {
     return r.experts < r.rows ? r.experts : r.rows;
 }
 
+uint64_t bytes_rows_i8(const OpRequest& r) {
+    return uint64_t{r.rows} * (r.k + r.k / 32 * 8ull + r.n * 4ull);
+}
+
 uint64_t bytes_i8(const OpRequest& r) {
-    const uint64_t weight = rows16_packing().bytes(r.weight, r.n, r.k);
-    return experts_read(r) * weight + uint64_t{r.rows} * (r.k + r.k / 32 * 8ull + r.n * 4ull);
+    return experts_read(r) * rows16_packing().bytes(r.weight, r.n, r.k) + bytes_rows_i8(r);
+}
+
+uint64_t bytes_tile(const OpRequest& r) {
+    return experts_read(r) * r.n * dtype_bytes(r.weight, r.k) + bytes_rows_i8(r);
 }
 
 uint64_t bytes_f32(const OpRequest& r) {
@@ -262,6 +301,15 @@ KernelEntry entry_i8() {
 }
 
 template <Isa kIsa, DType kType>
+KernelEntry entry_tile() {
+    KernelEntry entry = entry_of<kIsa, kType, DType::I8Block>("tile16");
+    entry.run = run_tile<kIsa, kType>;
+    entry.scratch_bytes = scratch_tile;
+    entry.bytes_moved = bytes_tile;
+    return entry;
+}
+
+template <Isa kIsa, DType kType>
 KernelEntry entry_f32() {
     KernelEntry entry = entry_of<kIsa, kType, DType::F32>("rowdot");
     entry.run = run_f32<kIsa>;
@@ -270,24 +318,18 @@ KernelEntry entry_f32() {
     return entry;
 }
 
-template <Isa kIsa, DType... kTypes>
-void append_all_i8(std::vector<KernelEntry>& table) {
-    (table.push_back(entry_i8<kIsa, kTypes>()), ...);
-}
-
-template <Isa kIsa, DType... kTypes>
-void append_all_f32(std::vector<KernelEntry>& table) {
-    (table.push_back(entry_f32<kIsa, kTypes>()), ...);
-}
-
 }  // namespace
 
 void append_expert_matmul(Isa isa, std::vector<KernelEntry>& table) {
-    using enum DType;
     with_isa(isa, [&](auto constant) {
-        append_all_i8<constant(), Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K>(table);
-        append_all_f32<constant(), F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K>(
-            table);
+        const auto append_f32 = [&]<DType kType>() {
+            table.push_back(entry_f32<constant(), kType>());
+        };
+        PackedTypes::each([&]<DType kType>() { table.push_back(entry_i8<constant(), kType>()); });
+        TileTypes::each([&]<DType kType>() { table.push_back(entry_tile<constant(), kType>()); });
+        FloatTypes::each(append_f32);
+        PackedTypes::each(append_f32);
+        TileTypes::each(append_f32);
     });
 }
 

@@ -7,16 +7,26 @@
 
 namespace strata::cpu {
 
-// Block formats that "rows16" packs; the order of IsaOps::matmul_i8.
+// What the tiles of "rows16" hold; the order of IsaOps::matmul_i8. Formats of the same codes and
+// scales share one kernel.
 enum PackedFormat {
     kPackedQ4_0,
     kPackedQ4_1,
     kPackedQ5_0,
     kPackedQ5_1,
     kPackedQ8_0,
+    kPackedQ2_K,
+    kPackedQ3_K,
     kPackedQ4_K,
     kPackedQ5_K,
     kPackedQ6_K,
+    kPackedSigns,        // Q1_0
+    kPackedPairs,        // Q2_0, TQ1_0, TQ2_0
+    kPackedTable,        // IQ4_NL: nibbles are places in a table of 16 values
+    kPackedTableBf16,    // MXFP4: the same with scales of bf16's range
+    kPackedTableHalves,  // NVFP4: the same with scales of 16 weights
+    kPackedTableSub,     // IQ3_XXS, IQ3_S, IQ4_XS: the same with sub-scales of 32 weights
+    kPackedBytesSub,     // IQ1, IQ2, unpacked for one launch: bytes with sub-scales of 16 weights
     kPackedFormatCount
 };
 
@@ -29,14 +39,18 @@ constexpr uint32_t kIndexHeadsMax = 16;
 constexpr uint32_t kIndexDimMax = 256;
 constexpr uint32_t kQueryTileMax = 8;  // upper bound of V::kQueriesMax
 
-// Byte offsets within one tile of 16 rows; see rows16.h.
+// One tile of 16 rows: byte offsets within it, and what kernels of several formats are told; see
+// rows16.h.
 struct Rows16Layout {
-    uint64_t scales_at;      // f16 [k / 32 or k / 256, 16]
-    uint64_t mins_at;        // f16 [same], where the format has minimums
-    uint64_t sub_scales_at;  // K formats: u8 [k / 32, 16]; Q6_K: i8 [k / 16, 16]
-    uint64_t sub_mins_at;    // Q4_K, Q5_K: u8 [k / 32, 16]
-    uint64_t quants_at;      // [k / 32, 4 (nibbles) or 8 (bytes), 64]
+    uint64_t scales_at;      // f16 or bf16 [blocks, 16]
+    uint64_t mins_at;        // f16 [blocks, 16], where the format has minimums
+    uint64_t sub_scales_at;  // i8 [k / 32 or k / 16, 16], where it has sub-scales
+    uint64_t sub_mins_at;    // i8 [same], where it has both
+    uint64_t quants_at;      // [k / 32, bits of a code, 64]
     uint64_t tile_bytes;
+    const uint8_t* values;  // [16] 128 + value of each nibble, where those are places in a table
+    float unit;             // what sub-scales are multiplied by
+    uint32_t scale_shift;   // group g has the scale of block g >> scale_shift
 };
 
 struct MatmulI8Args {
@@ -48,6 +62,7 @@ struct MatmulI8Args {
     const float* bias;     // [n] or null
     float* out;            // [rows, n]
     uint32_t rows, n, k;
+    uint32_t first_output;  // of the first tile of `packed`
 };
 
 struct MatmulF32Args {

@@ -92,14 +92,28 @@ struct Tile {
         const auto* halves = reinterpret_cast<const __m256i*>(at);
         return {{_mm256_loadu_si256(halves), _mm256_loadu_si256(halves + 1)}};
     }
-    static Q low(Q q) {
-        const __m256i mask = _mm256_set1_epi8(15);
-        return {{_mm256_and_si256(q.v[0], mask), _mm256_and_si256(q.v[1], mask)}};
+    // Each code's bits kMask of its byte shifted right by kShift (left where that is negative).
+    template <int kShift, int kMask>
+    static Q bits(Q q) {
+        const __m256i mask = _mm256_set1_epi8(kMask);
+        for (__m256i& v : q.v) {
+            if constexpr (kShift > 0) v = _mm256_srli_epi16(v, kShift);
+            if constexpr (kShift < 0) v = _mm256_slli_epi16(v, -kShift);
+            v = _mm256_and_si256(v, mask);
+        }
+        return q;
     }
-    static Q high(Q q) {
-        const __m256i mask = _mm256_set1_epi8(15);
-        return {{_mm256_and_si256(_mm256_srli_epi16(q.v[0], 4), mask),
-                 _mm256_and_si256(_mm256_srli_epi16(q.v[1], 4), mask)}};
+    static Q either(Q a, Q b) {
+        return {{_mm256_or_si256(a.v[0], b.v[0]), _mm256_or_si256(a.v[1], b.v[1])}};
+    }
+    static Q load_table(const uint8_t* at) {
+        const __m256i table =
+            _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+        return {{table, table}};
+    }
+    // Bytes of the table at the places `q`, 0 to 15.
+    static Q lookup(Q table, Q q) {
+        return {{_mm256_shuffle_epi8(table.v[0], q.v[0]), _mm256_shuffle_epi8(table.v[1], q.v[1])}};
     }
     // Two products of a pair are added in int16: at most 2 * kCodeMax * 127. So many pairs fit an
     // int16 before they must be widened.
@@ -167,10 +181,9 @@ struct Tile {
         return {{_mm256_cvtph_ps(_mm_loadu_si128(halves)),
                  _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))}};
     }
-    static F load_u8(const uint8_t* at) {
-        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-        return {{_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
-                 _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)))}};
+    static F load_bf16(const uint8_t* at) {
+        const auto* halves = reinterpret_cast<const uint16_t*>(at);
+        return {{V::load_bf16(halves), V::load_bf16(halves + 8)}};
     }
     static F load_i8(const uint8_t* at) {
         const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));

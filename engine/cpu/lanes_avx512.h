@@ -83,10 +83,20 @@ struct Tile {
     static constexpr bool kSignedBytes = false;  // codes of zero point 128 are used as they are
 
     static Q load(const uint8_t* at) { return {_mm512_loadu_si512(at)}; }
-    static Q low(Q q) { return {_mm512_and_si512(q.v, _mm512_set1_epi8(15))}; }
-    static Q high(Q q) {
-        return {_mm512_and_si512(_mm512_srli_epi16(q.v, 4), _mm512_set1_epi8(15))};
+    // Each code's bits kMask of its byte shifted right by kShift (left where that is negative).
+    template <int kShift, int kMask>
+    static Q bits(Q q) {
+        __m512i v = q.v;
+        if constexpr (kShift > 0) v = _mm512_srli_epi16(v, kShift);
+        if constexpr (kShift < 0) v = _mm512_slli_epi16(v, -kShift);
+        return {_mm512_and_si512(v, _mm512_set1_epi8(kMask))};
     }
+    static Q either(Q a, Q b) { return {_mm512_or_si512(a.v, b.v)}; }
+    static Q load_table(const uint8_t* at) {
+        return {_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)))};
+    }
+    // Bytes of the table at the places `q`, 0 to 15.
+    static Q lookup(Q table, Q q) { return {_mm512_shuffle_epi8(table.v, q.v)}; }
     // Sum over kCount chunks of 4 k; exact for every code and every activation.
     template <int kCount, int kCodeMax>
     static I dot(const Q* q, const int8_t* act) {
@@ -120,9 +130,9 @@ struct Tile {
     static F load_f16(const uint8_t* at) {
         return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)))};
     }
-    static F load_u8(const uint8_t* at) {
-        const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));
-        return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))};
+    static F load_bf16(const uint8_t* at) {
+        const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+        return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
     }
     static F load_i8(const uint8_t* at) {
         const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(at));

@@ -84,17 +84,34 @@ struct Tile {
     static Q load(const uint8_t* at) {
         return {{vld1q_u8(at), vld1q_u8(at + 16), vld1q_u8(at + 32), vld1q_u8(at + 48)}};
     }
-    static Q low(const Q& q) {
+    // Each code's bits kMask of its byte shifted right by kShift (left where that is negative).
+    template <int kShift, int kMask>
+    static Q bits(const Q& q) {
         Q out;
-        for (int i = 0; i < 4; ++i) out.v[i] = vandq_u8(q.v[i], vdupq_n_u8(15));
+        for (int i = 0; i < 4; ++i) {
+            uint8x16_t v = q.v[i];
+            if constexpr (kShift > 0) v = vshrq_n_u8(v, kShift);
+            if constexpr (kShift < 0) v = vshlq_n_u8(v, -kShift);
+            out.v[i] = vandq_u8(v, vdupq_n_u8(kMask));
+        }
         return out;
     }
-    static Q high(const Q& q) {
+    static Q either(const Q& a, const Q& b) {
         Q out;
-        for (int i = 0; i < 4; ++i) out.v[i] = vshrq_n_u8(q.v[i], 4);
+        for (int i = 0; i < 4; ++i) out.v[i] = vorrq_u8(a.v[i], b.v[i]);
         return out;
     }
-    // Codes up to 63 are non-negative int8; codes up to 255 become int8 by flipping the top bit.
+    static Q load_table(const uint8_t* at) {
+        const uint8x16_t table = vld1q_u8(at);
+        return {{table, table, table, table}};
+    }
+    // Bytes of the table at the places `q`, 0 to 15.
+    static Q lookup(const Q& table, const Q& q) {
+        Q out;
+        for (int i = 0; i < 4; ++i) out.v[i] = vqtbl1q_u8(table.v[i], q.v[i]);
+        return out;
+    }
+    // Codes up to 127 are non-negative int8; codes up to 255 become int8 by flipping the top bit.
     template <int kCount, int kCodeMax>
     static I dot(const Q* q, const int8_t* act) {
         I out = zero_i();
@@ -147,10 +164,11 @@ struct Tile {
                  vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))),
                  vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
     }
-    static F load_u8(const uint8_t* at) {
-        const uint8x16_t bytes = vld1q_u8(at);
-        return widen(vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(bytes))),
-                     vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(bytes))));
+    static F load_bf16(const uint8_t* at) {
+        return each([&](int i) {
+            const uint16x4_t bits = vreinterpret_u16_u8(vld1_u8(at + 8 * i));
+            return vreinterpretq_f32_u32(vshll_n_u16(bits, 16));
+        });
     }
     static F load_i8(const uint8_t* at) {
         const int8x16_t bytes = vreinterpretq_s8_u8(vld1q_u8(at));

@@ -127,14 +127,30 @@ struct Tile {
         __builtin_memcpy(out.v, at, 64);
         return out;
     }
-    static Q low(const Q& q) {
+    // Each code's bits kMask of its byte shifted right by kShift (left where that is negative).
+    template <int kShift, int kMask>
+    static Q bits(const Q& q) {
         Q out;
-        for (int i = 0; i < 64; ++i) out.v[i] = q.v[i] & 15;
+        for (int i = 0; i < 64; ++i) {
+            constexpr int kRight = kShift < 0 ? 0 : kShift;
+            out.v[i] = static_cast<uint8_t>(((q.v[i] << (kRight - kShift)) >> kRight) & kMask);
+        }
         return out;
     }
-    static Q high(const Q& q) {
+    static Q either(const Q& a, const Q& b) {
         Q out;
-        for (int i = 0; i < 64; ++i) out.v[i] = static_cast<uint8_t>(q.v[i] >> 4);
+        for (int i = 0; i < 64; ++i) out.v[i] = static_cast<uint8_t>(a.v[i] | b.v[i]);
+        return out;
+    }
+    static Q load_table(const uint8_t* at) {
+        Q out;
+        for (int i = 0; i < 64; ++i) out.v[i] = at[i % 16];
+        return out;
+    }
+    // Bytes of the table at the places `q`, 0 to 15.
+    static Q lookup(const Q& table, const Q& q) {
+        Q out;
+        for (int i = 0; i < 64; ++i) out.v[i] = table.v[q.v[i] % 16];
         return out;
     }
     template <int kCount, int kCodeMax>
@@ -177,8 +193,8 @@ struct Tile {
     static F load_f16(const uint8_t* at) {
         return each([&](int i) { return blocks::f16_to_f32(blocks::read_u16(at + 2 * i)); });
     }
-    static F load_u8(const uint8_t* at) {
-        return each([&](int i) { return static_cast<float>(at[i]); });
+    static F load_bf16(const uint8_t* at) {
+        return each([&](int i) { return blocks::bf16_to_f32(blocks::read_u16(at + 2 * i)); });
     }
     static F load_i8(const uint8_t* at) {
         return each([&](int i) { return static_cast<float>(static_cast<int8_t>(at[i])); });

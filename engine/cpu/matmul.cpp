@@ -1,10 +1,14 @@
-// Matmul [R, k] x weight [n, k] -> [R, n], in two families:
+// Matmul [R, k] x weight [n, k] -> [R, n], in three families:
 //   matmul.rows16.*_x_i8   packed block formats times int8 activations (matmul_i8_body.h)
+//   matmul.tile16.*_x_i8   the same of formats that stay as the file has them: each tile is
+//   unpacked
+//                          into scratch memory and multiplied with all rows of the step (rows16.h)
 //   matmul.rowdot.*_x_f32  any type in the file's layout times f32 activations (matmul_f32_body.h)
 #include <algorithm>
 
 #include "engine/cpu/entries.h"
 #include "engine/cpu/rows16.h"
+#include "engine/cpu/weight_types.h"
 
 namespace strata::cpu {
 namespace {
@@ -22,8 +26,8 @@ uint32_t items_i8(const OpCall& call) {
     return (call.weight.n + kTileRows - 1) / kTileRows;
 }
 
-template <Isa kIsa, DType kType>
-void run_i8(const OpCall& call, WorkRange range) {
+template <DType kType>
+MatmulI8Args args_i8(const OpCall& call) {
     MatmulI8Args args{};
     args.packed = reinterpret_cast<const uint8_t*>(call.weight.data);
     args.layout = rows16_layout(kType, call.weight.k);
@@ -35,12 +39,41 @@ void run_i8(const OpCall& call, WorkRange range) {
     args.rows = call.rows;
     args.n = call.weight.n;
     args.k = call.weight.k;
+    return args;
+}
+
+template <Isa kIsa, DType kType>
+void run_i8(const OpCall& call, WorkRange range) {
+    const MatmulI8Args args = args_i8<kType>(call);
     isa_ops<kIsa>().matmul_i8[*packed_format(kType)](args, range.begin, range.end);
 }
 
+template <Isa kIsa, DType kType>
+void run_tile(const OpCall& call, WorkRange range) {
+    MatmulI8Args args = args_i8<kType>(call);
+    auto* const tile = reinterpret_cast<uint8_t*>(call.scratch);
+    args.packed = tile;
+    for (uint32_t index = range.begin; index < range.end; ++index) {
+        rows16_unpack_tile(call.weight, index, tile);
+        args.first_output = kTileRows * index;
+        isa_ops<kIsa>().matmul_i8[*packed_format(kType)](args, 0, 1);
+    }
+}
+
+uint64_t scratch_tile(const OpRequest& r) {
+    return rows16_layout(r.weight, r.k).tile_bytes;
+}
+
+uint64_t bytes_rows_i8(const OpRequest& r) {
+    return uint64_t{r.rows} * (r.k + r.k / 32 * 8ull + r.n * 4ull);
+}
+
 uint64_t bytes_i8(const OpRequest& r) {
-    const uint64_t weight = rows16_packing().bytes(r.weight, r.n, r.k);
-    return weight + uint64_t{r.rows} * (r.k + r.k / 32 * 8ull + r.n * 4ull);
+    return rows16_packing().bytes(r.weight, r.n, r.k) + bytes_rows_i8(r);
+}
+
+uint64_t bytes_tile(const OpRequest& r) {
+    return r.n * dtype_bytes(r.weight, r.k) + bytes_rows_i8(r);
 }
 
 uint32_t output_blocks(const OpCall& call) {
@@ -119,21 +152,36 @@ std::vector<OpRequest> test_shapes() {
 }
 
 template <Isa kIsa, DType kType>
-KernelEntry entry_i8() {
+KernelEntry entry_of(std::string_view family) {
     KernelEntry entry;
-    entry.id =
-        "matmul.rows16." + std::string(dtype_name(kType)) + "_x_i8." + std::string(isa_name(kIsa));
+    entry.id = "matmul." + std::string(family) + "." + std::string(dtype_name(kType)) + "_x_i8." +
+               std::string(isa_name(kIsa));
     entry.kind = OpKind::Matmul;
     entry.features = kFeatureBias;
     entry.isa = isa_name(kIsa);
     entry.match = match<kType, DType::I8Block>;
     entry.items = items_i8;
-    entry.run = run_i8<kIsa, kType>;
-    entry.packing = &rows16_packing();
-    entry.bytes_moved = bytes_i8;
     // Integer sums are exact; what is left is one f32 rounding per block of 32.
     entry.tolerance = {.abs = 1e-4, .rel = 1e-5, .nmse = 1e-11};
     entry.test_requests = test_shapes<kType, DType::I8Block>;
+    return entry;
+}
+
+template <Isa kIsa, DType kType>
+KernelEntry entry_i8() {
+    KernelEntry entry = entry_of<kIsa, kType>("rows16");
+    entry.run = run_i8<kIsa, kType>;
+    entry.packing = &rows16_packing();
+    entry.bytes_moved = bytes_i8;
+    return entry;
+}
+
+template <Isa kIsa, DType kType>
+KernelEntry entry_tile() {
+    KernelEntry entry = entry_of<kIsa, kType>("tile16");
+    entry.run = run_tile<kIsa, kType>;
+    entry.scratch_bytes = scratch_tile;
+    entry.bytes_moved = bytes_tile;
     return entry;
 }
 
@@ -156,30 +204,21 @@ KernelEntry entry_f32() {
     return entry;
 }
 
-template <Isa kIsa, DType... kTypes>
-void append_all_i8(std::vector<KernelEntry>& table) {
-    (table.push_back(entry_i8<kIsa, kTypes>()), ...);
-}
-
-template <Isa kIsa, DType... kTypes>
-void append_all_f32(std::vector<KernelEntry>& table) {
-    (table.push_back(entry_f32<kIsa, kTypes>()), ...);
-}
-
 }  // namespace
 
 void append_matmul_i8(Isa isa, std::vector<KernelEntry>& table) {
-    using enum DType;
     with_isa(isa, [&](auto constant) {
-        append_all_i8<constant(), Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K>(table);
+        PackedTypes::each([&]<DType kType>() { table.push_back(entry_i8<constant(), kType>()); });
+        TileTypes::each([&]<DType kType>() { table.push_back(entry_tile<constant(), kType>()); });
     });
 }
 
 void append_matmul_f32(Isa isa, std::vector<KernelEntry>& table) {
-    using enum DType;
     with_isa(isa, [&](auto constant) {
-        append_all_f32<constant(), F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K>(
-            table);
+        const auto append = [&]<DType kType>() { table.push_back(entry_f32<constant(), kType>()); };
+        FloatTypes::each(append);
+        PackedTypes::each(append);
+        TileTypes::each(append);
     });
 }
 

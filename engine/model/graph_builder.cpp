@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/base/assert.h"
+#include "engine/quant/dequantize.h"
 
 namespace strata {
 
@@ -14,10 +15,6 @@ constexpr size_t kProblemsListed = 8;
 
 std::string matrix_text(uint64_t k, uint64_t n) {
     return "[" + std::to_string(k) + ", " + std::to_string(n) + "]";
-}
-
-bool is_float_type(DType type) {
-    return type == DType::F32 || type == DType::F16 || type == DType::BF16;
 }
 
 constexpr TensorCodes kModelCodes = {
@@ -162,12 +159,12 @@ TensorSlice GraphBuilder::vector(const std::string& name, uint64_t elements, boo
                     "tensor " + name + " has shape " + shape_text(tensor.dimensions, tensor.shape) +
                         "; needed is " + needed);
     }
-    if (!is_float_type(tensor.type)) {
+    if (!can_dequantize(tensor.type)) {
         add_problem(ErrorKind::Unsupported,
                     codes_.type,
                     "tensor " + name + " has type " +
                         std::string(ggml_type_name(tensor.ggml_type)) +
-                        "; a vector's type is f32, f16 or bf16");
+                        "; a vector's type is a float of at most 32 bits or a block format");
     }
     slice.rows = static_cast<uint32_t>(elements);
     return slice;
@@ -405,7 +402,7 @@ bool GraphBuilder::is_foreign(const gguf::TensorInfo& tensor) const {
 // activations computes the same product with and without.
 bool GraphBuilder::is_input_scale(const gguf::TensorInfo& tensor) const {
     constexpr std::string_view kSuffix = ".input_scale";
-    if (!tensor.name.ends_with(kSuffix) || !is_float_type(tensor.type)) return false;
+    if (!tensor.name.ends_with(kSuffix) || !can_dequantize(tensor.type)) return false;
     const std::string matrix =
         tensor.name.substr(0, tensor.name.size() - kSuffix.size()) + ".weight";
     const gguf::File& file = files_.file(layer_file_);

@@ -102,9 +102,12 @@ def test_types_without_kernels_are_named_with_their_tensors(tmp_path: Path) -> N
         kind="q8_0",
         draft_kinds={"eh_proj": "iq4_nl", "ffn_down": "q2_0"},
     )
-    assert plan_mode(path, spec=0)["missing"] == []  # without drafts the model is served
+    assert plan_mode(path)["missing"] == []  # every type has kernels
+    hidden = ["matmul*:weight=iq4_nl", "matmul*:weight=q2_0"]
+    # Without drafts the model is served.
+    assert plan_mode(path, without_kernels=hidden, spec=0)["missing"] == []
     for activations in ("int8", "f32"):
-        missing = plan_mode(path, activations=activations)["missing"]
+        missing = plan_mode(path, without_kernels=hidden, activations=activations)["missing"]
         assert names_of(missing, "model") == set()
         assert names_of(missing, "drafter") == {
             ("iq4_nl", "blk.2.nextn.eh_proj.weight"),
@@ -117,7 +120,8 @@ def test_every_tensor_of_a_missing_type_is_named(tmp_path: Path) -> None:
     shape = dataclasses.replace(SHAPE, layers=6, width=256, ff=256, draft_layers=0)
     kinds = {"blk.0.ffn_down": "q8_0", "blk.3.ffn_down": "q8_0", "ffn_down": "iq3_s"}
     path = write_model(tmp_path / "m.gguf", shape, kind="q8_0", kinds=kinds)
-    missing = plan_mode(path, spec=0, mtp="off")["missing"]
+    hidden = ["matmul*:weight=iq3_s"]
+    missing = plan_mode(path, without_kernels=hidden, spec=0, mtp="off")["missing"]
     assert names_of(missing, "model") == {
         ("iq3_s", "blk.1.ffn_down.weight"),
         ("iq3_s", "blk.2,4-5.ffn_down.weight"),
@@ -151,7 +155,7 @@ def test_a_drafter_of_its_own_file(tmp_path: Path) -> None:
     assert refusal(model).code == "drafter.none"
     kinds = {"attn_k": "iq4_nl"}
     drafter = write_drafter(tmp_path / "d.gguf", SHAPE, kinds=kinds, kind="q8_0")
-    result = plan_mode(model, mtp=str(drafter))
+    result = plan_mode(model, without_kernels=["matmul*:weight=iq4_nl"], mtp=str(drafter))
     assert names_of(result["missing"], "drafter") == {("iq4_nl", "blk.2.attn_k.weight")}
     by_tensor = {op["tensor"]: op["request"] for op in result["draft_ops"]}
     assert "weight=q8_0" in by_tensor["blk.2.attn_q.weight"]  # of the drafter's file
@@ -258,9 +262,9 @@ def test_two_draft_layers_are_not_drafted_with(tmp_path: Path) -> None:
             "blk.2.nextn.fc.weight",
         ),
         (
-            {"kinds": {"enorm": "q4_0"}},
+            {"kinds": {"enorm": "f64"}},
             "drafter.tensor_type",
-            "blk.2.nextn.enorm.weight has type q4_0; a vector's type is f32, f16 or bf16",
+            "blk.2.nextn.enorm.weight has type f64; a vector's type is a float of at most 32 bits",
         ),
     ],
 )

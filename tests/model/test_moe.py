@@ -22,6 +22,9 @@ SHAPE = Shape(
 )
 TOKENS = np.random.default_rng(17).integers(0, 320, size=41).astype(np.int32)
 QUANTISED = [t for t in TYPES if t not in {"f32", "f16", "bf16"}]
+# What is the same for all types is tried with some.
+FUSED = {"f16", "q4_0", "q4_k", "q6_k", "iq2_s", "iq3_s", "nvfp4"}
+LAYOUTS = [(kind, fused) for kind in TYPES for fused in (False, True) if not fused or kind in FUSED]
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 
 
@@ -29,8 +32,9 @@ def worst_error(logits: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.abs(logits - wanted).max() / np.abs(wanted).max())
 
 
-def mean_error(logits: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.abs(logits - wanted).mean() / wanted.std())
+def usual_error(logits: np.ndarray, wanted: np.ndarray) -> float:
+    """Mean absolute error of a row over the standard deviation of all: the median over the rows."""
+    return float(np.median(np.abs(logits - wanted).mean(axis=-1)) / wanted.std())
 
 
 @pytest.mark.parametrize(
@@ -55,26 +59,24 @@ def test_f32_logits_match(changes: dict[str, int], seed: int, tmp_path: Path) ->
     assert worst_error(logits_of(load(path), TOKENS), ReferenceModel(path).logits(TOKENS)) <= 1e-4
 
 
-@pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(("kind", "fused"), LAYOUTS)
 def test_float_kernels_decode_every_type(kind: str, fused: bool, tmp_path: Path) -> None:
     shape = dataclasses.replace(SHAPE, fused_gate_up=fused)
     path = write_model(tmp_path / "m.gguf", shape, kind=kind)
     assert worst_error(logits_of(load(path), TOKENS), ReferenceModel(path).logits(TOKENS)) <= 1e-4
 
 
-@pytest.mark.parametrize("kind", QUANTISED)
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(("kind", "fused"), [(k, f) for k, f in LAYOUTS if k in QUANTISED])
 def test_int8_activations_stay_close(kind: str, fused: bool, tmp_path: Path) -> None:
-    """Rounding may make a row choose another expert, so that single logits differ more."""
+    """Rounding may make a row choose another expert, so that single rows differ more."""
     shape = dataclasses.replace(SHAPE, fused_gate_up=fused)
     path = write_model(tmp_path / "m.gguf", shape, kind=kind)
     model = load(path, activations="int8")
     used = [op["request"] for op in model.ops if op["op"] == "expert_matmul"]
     assert len(used) == 3 * shape.layers
     assert all("act=i8block" in request for request in used)
-    error = mean_error(logits_of(model, TOKENS), ReferenceModel(path).logits(TOKENS))
-    assert 0 < error <= 0.06
+    error = usual_error(logits_of(model, TOKENS), ReferenceModel(path).logits(TOKENS))
+    assert 0 < error <= 0.05
 
 
 def test_types_of_one_layer_may_differ(tmp_path: Path) -> None:
@@ -88,8 +90,8 @@ def test_types_of_one_layer_may_differ(tmp_path: Path) -> None:
         "f32",
         "i8block",
     ]
-    error = mean_error(logits_of(model, TOKENS), ReferenceModel(path).logits(TOKENS))
-    assert error <= 0.06
+    error = usual_error(logits_of(model, TOKENS), ReferenceModel(path).logits(TOKENS))
+    assert error <= 0.05
 
 
 @pytest.mark.parametrize("scale", [0.0, 2.5])
@@ -164,12 +166,14 @@ def test_batch_equals_solo(mixed: Path, activations: str) -> None:
 # --- plans
 
 
-@pytest.mark.parametrize("kind", ["iq4_nl", "mxfp4", "q2_0"])
+@pytest.mark.parametrize("kind", ["iq4_nl", "mxfp4", "iq2_s", "q2_0"])
 def test_missing_expert_kernels_are_named(kind: str, tmp_path: Path) -> None:
     kinds = {"ffn_down_exps": kind}
     path = write_model(tmp_path / "m.gguf", SHAPE, kind="q8_0", kinds=kinds)
     plan = engine.ModePlan(max_context=64, kv_tokens=64)
-    missing = engine.plan_mode(str(path), plan)["missing"]
+    assert engine.plan_mode(str(path), plan)["missing"] == []
+    hidden = [f"expert_matmul*:weight={kind}"]
+    missing = engine.plan_mode(str(path), plan, without_kernels=hidden)["missing"]
     assert [code for code, _ in missing] == ["kernel.missing"] * len(missing)
     text = "\n".join(text for _, text in missing)
     for layer in range(SHAPE.layers):

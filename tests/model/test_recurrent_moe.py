@@ -68,12 +68,12 @@ def test_float_kernels_decode_every_type(architecture: str, kind: str, tmp_path:
 
 @pytest.mark.parametrize("kind", QUANTISED)
 def test_int8_activations_stay_close(architecture: str, kind: str, tmp_path: Path) -> None:
-    """Rounding may make a row choose another expert, so that single logits differ more."""
+    """Rounding may make a row choose another expert, so that single rows differ more."""
     shape = dataclasses.replace(SHAPE, architecture=architecture)
     path = write_model(tmp_path / "m.gguf", shape, kind=kind)
     wanted = wanted_of(path)
-    logits = logits_of(load(path, activations="int8"), TOKENS)
-    assert 0 < np.abs(logits - wanted).mean() / wanted.std() <= 0.08
+    errors = np.abs(logits_of(load(path, activations="int8"), TOKENS) - wanted).mean(axis=-1)
+    assert 0 < np.median(errors) / wanted.std() <= 0.08
 
 
 def test_value_heads_have_the_key_heads_of_their_architecture(

@@ -76,10 +76,17 @@ def test_unknown_tensor_type(tmp_path: Path) -> None:
     assert "tensor blk.0.attn_k.weight has type 77, which is no known type" in str(error)
 
 
-def test_quantised_norm(tmp_path: Path) -> None:
-    error = refusal(write_model(tmp_path / "m.gguf", SHAPE, kinds={"output_norm": "q8_0"}))
+def test_norm_of_integers(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "m.gguf", SHAPE)
+    data = bytearray(path.read_bytes())
+    # name, dimensions (1), size, type: the type is made GGML's i32, as wide as the f32 it was.
+    at = data.index(b"output_norm.weight") + len("output_norm.weight") + 4 + 8
+    assert data[at : at + 4] == bytes(4)
+    data[at] = 26
+    path.write_bytes(data)
+    error = refusal(path)
     assert error.code == "model.tensor_type"
-    assert "output_norm.weight has type q8_0; a vector's type is f32, f16 or bf16" in str(error)
+    assert "output_norm.weight has type i32" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_every_type_is_planned_or_named_as_missing(kind: str, tmp_path: Path) ->
             assert name in text
 
 
-@pytest.mark.parametrize("vector_kind", ["f16", "bf16"])
+@pytest.mark.parametrize("vector_kind", ["f16", "bf16", "q8_0", "iq4_nl", "mxfp4"])
 def test_vectors_of_other_types(vector_kind: str, tmp_path: Path) -> None:
     shape = dataclasses.replace(SHAPE, biases=True)
     path = write_model(tmp_path / "m.gguf", shape, vector_kind=vector_kind)

@@ -33,6 +33,7 @@ HIDDEN: tuple[tuple[str, ...], ...] = (
     ("kv_append*:kv=f16", "matmul*:rows>32"),
     ("matmul*:act=int8",),
     ("matmul*:weight=q4_0", "embed*:weight=q8_0"),
+    ("*matmul*:weight=iq4_nl", "matmul*:weight=q2_0", "matmul*:weight=iq3_s"),
     ("rope*:rows>4", "add*:rows>100"),
     ("rms_norm_quantize*",),
     ("gather_rows*",),
@@ -52,6 +53,14 @@ TYPES: dict[str, dict[str, str]] = {
     "iq4_nl down": {"ffn_down": "iq4_nl", "": "q4_0"},
     "q2_0 outputs": {"output.weight": "q2_0", "": "q8_0"},
     "iq3_s": {"attn_q.weight": "iq3_s", "": "q4_1"},
+    "iq mix": {
+        "ffn_down": "iq4_xs",
+        "attn_v.weight": "iq3_xxs",
+        "attn_output": "tq2_0",
+        "": "iq2_s",
+    },
+    "fp4 mix": {"ffn_down": "nvfp4", "attn_v.weight": "q1_0", "": "mxfp4"},
+    "q8_k down": {"ffn_down": "q8_k", "": "q5_0"},  # a type that no kernel takes
 }
 
 _WIDE = {"width": 256, "ff": 256, "heads": 4, "kv_heads": 2, "head_dim": 64}

@@ -1,7 +1,8 @@
 """The two reports that this project answers, end to end with the real engine.
 
 A: a backend without kernels for several sequences, asked for a batch.
-B: a file whose draft layers have types that no kernel serves, asked for drafts in a batch.
+B: a file whose draft layers have types that no kernel serves, asked for drafts in a batch. (This
+backend has kernels for every type, so those of the file are hidden; with them the file is served.)
 Each boots, says at start what does not run and why, in every place, serves, and never restarts.
 """
 
@@ -23,6 +24,10 @@ from tools.synth_model import Shape, write_model
 
 NO_BATCH = ("--without-kernel", "*:sequences>1")
 DRAFT_KINDS = {"nextn.eh_proj": "iq4_nl", "ffn_down": "q2_0"}
+NO_DRAFT_KINDS = tuple(
+    text for kind in DRAFT_KINDS.values() for text in ("--without-kernel", f"matmul*:weight={kind}")
+)
+DRAFTS = ("--batch", "4", "--batch-mtp", "on", "--spec", "4")
 
 
 def row(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -163,8 +168,7 @@ def report_b(
     folder = tmp_path_factory.mktemp("b")
     shape = Shape(width=256, ff=256, heads=4, kv_heads=2, head_dim=64, draft_layers=1)
     model = write_model(folder / "tiny.gguf", shape, kind="q4_0", draft_kinds=DRAFT_KINDS)
-    flags = ("--batch", "4", "--batch-mtp", "on", "--spec", "4")
-    report = Report(Service(engine_path, model, folder / "run", *flags))
+    report = Report(Service(engine_path, model, folder / "run", *DRAFTS, *NO_DRAFT_KINDS))
     yield report.service, model
     report.end()
 
@@ -189,7 +193,7 @@ async def test_b_names_tensor_and_type_in_every_place(report_b: tuple[Service, P
 
 def test_b_plan_says_the_same(engine_path: Path, report_b: tuple[Service, Path]) -> None:
     _, model = report_b
-    flags = ["--batch", "4", "--batch-mtp", "on", "--spec", "4", "--json"]
+    flags = [*DRAFTS, *NO_DRAFT_KINDS, "--json"]
     command = ["-m", "strata", "plan", str(model), "--engine", str(engine_path), *flags]
     done = subprocess.run([sys.executable, *command], capture_output=True, check=True, timeout=60)
     because = row(json.loads(done.stdout)["modes"], "batch_mtp")["because"]
@@ -198,7 +202,7 @@ def test_b_plan_says_the_same(engine_path: Path, report_b: tuple[Service, Path])
 
 def test_b_strict_refuses(engine_path: Path, report_b: tuple[Service, Path]) -> None:
     _, model = report_b
-    flags = ["--batch", "4", "--batch-mtp", "on", "--spec", "4", "--strict", "--port", "0"]
+    flags = [*DRAFTS, *NO_DRAFT_KINDS, "--strict", "--port", "0"]
     command = ["-m", "strata", "serve", "--model", str(model), "--engine", str(engine_path)]
     command += ["--run-dir", str(model.parent / "strict"), *flags]
     done = subprocess.run(
@@ -207,3 +211,18 @@ def test_b_strict_refuses(engine_path: Path, report_b: tuple[Service, Path]) -> 
     assert done.returncode == 78, done.stderr
     for kind in ("iq4_nl", "q2_0"):
         assert kind in done.stderr
+
+
+async def test_b_runs_with_the_kernels_of_its_types(engine_path: Path, tmp_path: Path) -> None:
+    """The same types where a drafter can be right, and nothing hidden: a batch with drafts."""
+    shape = Shape(width=256, ff=256, heads=4, kv_heads=2, head_dim=64, draft_layers=1)
+    kinds = {"attn_q.weight": "iq3_s", "ffn_gate": "iq3_s", "ffn_down": "q2_0", "attn_v": "iq4_nl"}
+    model = write_model(
+        tmp_path / "tiny.gguf", shape, kind="q8_0", kinds=kinds, draft_kinds=kinds, predictable=True
+    )
+    service = Service(engine_path, model, tmp_path / "run", *DRAFTS, "--strict")
+    report = Report(service)
+    status = await serve_and_compare(service, 4)
+    assert row(status["modes"], "batch")["runs"] == "4"
+    assert row(status["modes"], "batch_mtp")["runs"] == "on"
+    report.end()

@@ -1,19 +1,18 @@
 """Weights of every type of files for the tests of operations: random blocks with scales that keep
 values near 1, and their decoders, which are those of the public `gguf` package.
 
-Q1_0 and Q2_0 have no decoder there. Theirs is written here from the formats' description alone.
+Q1_0 and Q2_0 have no decoder there; tools/block_types.py has one from the formats' description.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, dequantize
 from gguf.constants import GGML_QUANT_SIZES
 from numpy.typing import NDArray
 
-from tools.random_blocks import tensor_type
+from tools import block_types
 
 # Byte offsets of the f16 scales in a block, and the size of a scale that gives weights near 1.
 SCALES: dict[str, tuple[tuple[int, ...], float]] = {
@@ -45,13 +44,9 @@ OTHER_SCALES = ("iq1_m", "mxfp4", "nvfp4")
 BLOCK_FORMATS = (*SCALES, *OTHER_SCALES)
 
 
-def type_of(name: str) -> GGMLQuantizationType:
-    return tensor_type(name)
-
-
 def sizes_of(name: str) -> tuple[int, int]:
     """Weights and bytes of a block."""
-    elements, size = GGML_QUANT_SIZES[type_of(name)]
+    elements, size = GGML_QUANT_SIZES[block_types.tensor_type(name)]
     return elements, size
 
 
@@ -91,24 +86,9 @@ def random_weight(rng: np.random.Generator, name: str, n: int, k: int) -> bytes:
     return random_blocks(rng, name, n * k // sizes_of(name)[0]).tobytes()
 
 
-def decode_codes(name: str, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """[rows, k] of Q1_0 and Q2_0: an f16 scale, then codes of 1 or 2 bits, the first in the lowest
-    bits of the first byte. Q1_0 is the scale with a sign, minus for 0; Q2_0 the scale times
-    -1, 0, 1 or 2."""
-    bits = {"q1_0": 1, "q2_0": 2}[name]
-    blocks = raw.reshape(len(raw), -1, sizes_of(name)[1])
-    scales = np.ascontiguousarray(blocks[..., :2]).view("<f2").astype(np.float32)
-    planes = np.unpackbits(blocks[..., 2:], axis=-1, bitorder="little")
-    codes = planes.reshape(*planes.shape[:-1], -1, bits).astype(np.int32) @ (1 << np.arange(bits))
-    values = 2 * codes - 1 if bits == 1 else codes - 1
-    return cast("NDArray[np.float32]", (scales * values.astype(np.float32)).reshape(len(raw), -1))
-
-
 def decode_f32(name: str, raw: NDArray[np.uint8]) -> NDArray[np.float32]:
     """[rows, k] f32 of rows of bytes in the file's layout."""
-    if name in {"q1_0", "q2_0"}:
-        return decode_codes(name, raw)
-    return dequantize(raw, type_of(name))
+    return block_types.decode(name, raw)
 
 
 def decode(name: str, data: bytes, rows: int) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
+from tools.block_types import decode
 from tools.golden.rope import rope_table
 
 Array = npt.NDArray[np.float64]
@@ -34,7 +35,7 @@ class ReferenceModel:
         self._architecture = str(self._meta["general.architecture"])
         self._tensors: dict[str, Array] = {}
         for tensor in reader.tensors:
-            values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+            values = decode(tensor.tensor_type.name.lower(), tensor.data)
             shape = [int(n) for n in reversed(tensor.shape.tolist())]
             self._tensors[tensor.name] = np.asarray(values, dtype=np.float64).reshape(shape)
         self._heads = self._uint("attention.head_count")

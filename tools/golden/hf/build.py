@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tools.block_types import Floats
 from tools.golden.hf import convert_delta, convert_streams
 from tools.golden.hf.cases import EOS, PROMPTS, VOCAB, Case
 from tools.golden.hf.convert import (
@@ -32,7 +33,6 @@ from tools.golden.hf.convert import (
     mixture,
     plain_mixer,
 )
-from tools.random_blocks import Floats
 
 # Of each architecture the package of transformers, and the prefix of its classes' names.
 CLASSES = {

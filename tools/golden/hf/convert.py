@@ -20,8 +20,8 @@ from typing import TypeAlias
 import gguf
 import numpy as np
 
+from tools.block_types import Floats
 from tools.golden.hf.cases import Config
-from tools.random_blocks import Floats
 
 Tensors: TypeAlias = dict[str, Floats]
 

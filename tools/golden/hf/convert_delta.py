@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tools.block_types import Floats
 from tools.golden.hf.convert import (
     Conversion,
     MetaValue,
@@ -22,7 +23,6 @@ from tools.golden.hf.convert import (
     layer_of,
     mixture,
 )
-from tools.random_blocks import Floats
 
 
 def tiled(values: Floats, key_heads: int, value_heads: int, axis: int = 0) -> Floats:
