@@ -84,7 +84,8 @@ void peer(Bytes stream) {
                            .want = {},
                            .limits = {},
                            .quarantine = {},
-                           .without_kernels = {}},
+                           .without_kernels = {},
+                           .ple = {}},
                      supervisor);
         engine.feed(supervisor, received);
         engine.send(Caps{}, wire);
