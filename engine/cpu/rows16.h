@@ -19,8 +19,7 @@
 //   NVFP4 144, 160    Q4_0, Q4_1, Q4_K 144, 160, 144, the same (Q4_K 148)    Q5_0 176, 272
 //   Q5_1 192, 288    Q5_K 176, 276    Q6_K 210, 274    Q8_0 272, 272
 // IQ1 and IQ2 would take 138 to 146 for 50 to 82. They stay as the file has them, and launches
-// unpack one tile at a time, as bytes, into scratch memory (L2): about one instruction for a weight
-// that is read, once for all rows of the step.
+// unpack one tile at a time, as bytes, into scratch memory (L2), once for all rows of the step.
 #pragma once
 
 #include <cstddef>

@@ -77,6 +77,24 @@ async def test_a_thread_that_comes_back_after_all_ends_and_counts_no_more() -> N
     workers.close()
 
 
+async def test_when_the_loop_stood_still_nothing_is_held_against_threads(
+    gate: threading.Event,
+) -> None:
+    """Nor is what they say of themselves written over: they may be done meanwhile."""
+    workers = TextWorkers(count=1, job_s=5)
+    begun = threading.Event()
+    work = asyncio.create_task(workers.run(lambda: (begun.set(), gate.wait(), "done")[-1]))
+    await asyncio.to_thread(begun.wait, 10)
+    loop, (worker,) = asyncio.get_running_loop(), workers._workers
+    worker.since = early = (worker.since[0], worker.since[1] - 10)
+    workers._look(loop, loop.time() - 10)
+    assert workers.stuck == 0
+    assert worker.since is early
+    gate.set()
+    assert await work == "done"
+    workers.close()
+
+
 async def test_work_whose_caller_has_gone_is_not_begun(gate: threading.Event) -> None:
     workers = TextWorkers(count=1)
     begun = threading.Event()

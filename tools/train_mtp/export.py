@@ -1,5 +1,6 @@
 """Writes the trained layer as a GGUF file that the engine takes with `--mtp`: matrices in Q8_0,
-norms in F32, no weights of the base. It names the base by its hash, which the engine checks.
+norms in F32, no weights of the base. It names the base by its hash, for people: the engine tells a
+wrong pair by its acceptance (docs/drafts.md).
 """
 
 from __future__ import annotations

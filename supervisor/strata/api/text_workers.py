@@ -111,6 +111,7 @@ class TextWorkers:
         self._workers = [self._start() for _ in range(count)]
         self._stuck: list[_Worker] = []
         self._open = 0  # jobs that are waited for
+        self._counted_from_s = 0.0  # what came before is not held against a job
         self._look_at: asyncio.TimerHandle | None = None
 
     @property
@@ -152,14 +153,13 @@ class TextWorkers:
     def _look(self, loop: asyncio.AbstractEventLoop, due_s: float) -> None:
         """Gives up what has taken too long. Ends by itself where no job is waited for."""
         now = time.monotonic()
-        is_late = loop.time() - due_s > LATE_S
+        if loop.time() - due_s > LATE_S:
+            self._counted_from_s = now  # we stood still ourselves, and perhaps the threads did too
         for index, worker in enumerate(self._workers):
             if (current := worker.since) is None:
                 continue
             job, since_s = current
-            if is_late:
-                worker.since = (job, now)  # we stood still ourselves, and perhaps it did too
-            elif now - since_s > self._job_s:
+            if now - max(since_s, self._counted_from_s) > self._job_s:
                 self._give_up(index, worker, job)
         self._look_at = None
         if self._open:
