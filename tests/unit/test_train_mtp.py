@@ -54,6 +54,21 @@ def test_a_model_that_is_not_computed_is_refused(tmp_path: Path) -> None:
     assert main(["sample", str(path), "--prompts", "none", "--out", str(tmp_path / "o")]) == 2
 
 
+@pytest.mark.parametrize("step", ["prompts", "sample"])
+@pytest.mark.parametrize("content", [None, b"", b"GGUF\3", b"no model, but long enough to be read"])
+def test_a_file_that_is_no_model_is_one_sentence(
+    step: str, content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "base.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    more = ["--prompts", "none"] if step == "sample" else []
+    assert main([step, str(path), "--out", str(tmp_path / "out"), *more]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("train_mtp: ")
+    assert said.count("\n") == 1
+
+
 def test_templates_fill_in_and_held_out_topics_stay_out() -> None:
     corpus = Corpus.load()
     held_out = json.loads((Path("tools/train_mtp") / "heldout.json").read_text())

@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             file = read_base(args.base)
             found = sample(file, args) if args.step == "sample" else train(file, args)
-    except BaseFileError as error:
+    except (BaseFileError, OSError) as error:
         print(f"train_mtp: {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:

@@ -64,7 +64,10 @@ class BaseFile:
 
 def read_base(path: Path) -> BaseFile:
     """Raises BaseFileError for a file whose model is not computed here."""
-    reader = gguf.GGUFReader(path)
+    try:
+        reader = gguf.GGUFReader(path)
+    except (ValueError, IndexError) as error:
+        raise BaseFileError(f"{path.name} is not a whole GGUF file: {error}") from error
 
     def value(key: str, default: float | None = None) -> float:
         field = reader.get_field(f"llama.{key}")

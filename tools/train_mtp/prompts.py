@@ -16,8 +16,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from strata.text.chat_template import ChatMessage, ChatTemplate
-from strata.text.gguf_metadata import read_metadata
+from strata.text.errors import TokenizerError
+from strata.text.gguf_metadata import MetadataError, read_metadata
 from strata.text.tokenizer import Tokenizer, build_tokenizer
+
+from tools.train_mtp.base_file import BaseFileError
 
 HERE = Path(__file__).resolve().parent
 DOCUMENT_START = "<|endoftext|>"  # by its name in the vocabularies that have one
@@ -48,11 +51,15 @@ class Writer:
     """Chats of one model file as text and ids."""
 
     def __init__(self, path: Path) -> None:
-        metadata = read_metadata(path, lambda key: key.startswith("tokenizer."))
-        self.tokenizer: Tokenizer = build_tokenizer(metadata)
+        """Raises BaseFileError for a file without tokenizer or chat template."""
+        try:
+            metadata = read_metadata(path, lambda key: key.startswith("tokenizer."))
+            self.tokenizer: Tokenizer = build_tokenizer(metadata)
+        except (MetadataError, TokenizerError) as error:
+            raise BaseFileError(str(error)) from error
         source = metadata.get("tokenizer.chat_template")
         if not isinstance(source, str):
-            raise TypeError(f"{path.name} has no chat template")
+            raise BaseFileError(f"{path.name} has no chat template")
         tokens = metadata["tokenizer.ggml.tokens"]
         assert isinstance(tokens, list)
         names = {
